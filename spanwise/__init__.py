@@ -1,0 +1,1 @@
+"""Spanwise: compare attention variants by accuracy, time and memory on the same work."""

@@ -1,0 +1,1 @@
+"""What variants are compared on: one file a task, `interface.py` first."""

@@ -1,0 +1,1 @@
+"""What is compared: one file a variant, `interface.py` first."""
