@@ -42,7 +42,8 @@ class Task(ABC):
 
     Attributes: ``length``; ``seed``; ``vocab_size`` (token ids are below it); ``n_classes``
     (targets are below it); ``causal`` (True where a position may only look back); ``chance``
-    (accuracy of a guess).
+    (accuracy of a guess); ``answer_span`` (how many positions, up to the answer's, are all needed
+    to find it: 2 where the answer stands after its key).
     """
 
     length: int
@@ -51,6 +52,7 @@ class Task(ABC):
     n_classes: int
     causal: bool = True
     chance: float = 0.0
+    answer_span: int = 1
 
     @abstractmethod
     def batches(self, split: Split, batch_size: int) -> Iterator[Batch]:
