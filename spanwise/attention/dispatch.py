@@ -1,0 +1,64 @@
+"""The one entry: a rule and q, k, v in, exact attention out, by the kernel that suits."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spanwise.attention.blocks import blocks_attention
+from spanwise.attention.dense import dense_attention
+from spanwise.attention.expression import Rule
+from spanwise.attention.plan import plan
+from spanwise.errors import ConfigError, nearest
+
+KERNELS = ("auto", "dense", "blocks", "flex")
+
+
+def rule_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sees: Rule | None,
+    causal: bool = True,
+    lengths: Tensor | None = None,
+    scale: float | None = None,
+    kernel: str = "auto",
+) -> Tensor:
+    """Return softmax(q k^T scale) v over the pairs that ``sees`` lets through: (B, H, L, Dv).
+
+    q, k: (B, H, L, D); v: (B, H, L, Dv). sees: a rule on positions, for instance
+    ``lambda q, k: q - k < 32``; None sees everything. causal: drop keys after the query.
+    lengths: (B,) int64 valid lengths; keys at or past them are never seen and outputs there are
+    0. scale: 1/sqrt(D) unless given. A query that may see no key outputs exactly 0 and passes no
+    gradient. kernel: "dense" (the whole map, the oracle), "blocks" (CPU, trains, memory linear in
+    what is seen), "flex" (CUDA), "auto" (the fastest exact one here).
+
+    Raises ConfigError (a ValueError) where shapes or names do not fit.
+    """
+    _check(q, k, v, lengths, kernel)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if kernel == "dense":
+        return dense_attention(q, k, v, sees, causal, lengths, scale)
+    tile = 64
+    return blocks_attention(q, k, v, plan(sees, q.shape[2], causal, tile), lengths, scale)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str) -> None:
+    if kernel not in KERNELS:
+        raise ConfigError(
+            f"kernel={kernel!r} is not one of {', '.join(KERNELS)}.{nearest(kernel, KERNELS)}"
+        )
+    if q.dim() != 4 or q.shape != k.shape or v.dim() != 4 or v.shape[:3] != q.shape[:3]:
+        raise ConfigError(
+            "rule_attention needs q, k of one shape (B, H, L, D) and v (B, H, L, Dv), got "
+            f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    if lengths is not None and (
+        lengths.shape != (q.shape[0],) or lengths.dtype not in (torch.int64, torch.int32)
+    ):
+        raise ConfigError(
+            f"lengths must be int64 of shape ({q.shape[0]},), got {lengths.dtype} of "
+            f"{tuple(lengths.shape)}"
+        )

@@ -1,0 +1,130 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spanwise.attention import dense_mask, rule_attention
+from spanwise.errors import ConfigError
+from tests.attention.strategies import LENGTHS, RULES
+
+
+def inputs(length, batch=1, heads=2, dim=8, v_dim=None, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(last):
+        drawn = torch.randn(batch, heads, length, last, dtype=dtype, generator=generator)
+        return drawn.requires_grad_()
+
+    return draw(dim), draw(dim), draw(v_dim or dim)
+
+
+def with_gradients(q, k, v, *args, **kwargs):
+    out = rule_attention(q, k, v, *args, **kwargs)
+    weight = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    return out, *torch.autograd.grad(out, (q, k, v), weight)
+
+
+def assert_same(got, expected, tolerance=1e-10):
+    for name, a, b in zip(("out", "dq", "dk", "dv"), got, expected, strict=True):
+        assert torch.isfinite(a).all(), name
+        assert (a - b).abs().max() <= tolerance, name
+
+
+@settings(deadline=None, max_examples=120)
+@given(RULES, LENGTHS, st.booleans(), st.data())
+def test_blocks_equals_dense_with_gradients(sees, length, causal, data):
+    batch = data.draw(st.integers(1, 2))
+    lengths = data.draw(
+        st.none()
+        | st.lists(st.integers(0, length), min_size=batch, max_size=batch).map(torch.tensor)
+    )
+    v_dim = data.draw(st.sampled_from([8, 5]))
+    qkv = inputs(length, batch, v_dim=v_dim)
+    got = with_gradients(*qkv, sees, causal, lengths, kernel="blocks")
+    assert_same(got, with_gradients(*qkv, sees, causal, lengths, kernel="dense"))
+
+
+def test_dense_is_softmax_over_the_seen_keys_by_hand():
+    q = torch.tensor([[[[0.0], [1.0], [2.0]]]])
+    v = torch.tensor([[[[1.0], [10.0], [100.0]]]])
+    out = rule_attention(q, q, v, lambda q, k: q - k < 2, scale=1.0, kernel="dense")
+    e = torch.exp(torch.tensor([0.0, 1.0, 2.0, 4.0]))
+    expected = [
+        1.0,
+        (e[0] * 1 + e[1] * 10) / (e[0] + e[1]),
+        (e[2] * 10 + e[3] * 100) / (e[2] + e[3]),
+    ]
+    assert out.flatten().tolist() == pytest.approx([float(x) for x in expected])
+
+
+@pytest.mark.parametrize("kernel", ["dense", "blocks", "auto"])
+def test_queries_that_see_nothing_give_zero_and_no_gradient(kernel):
+    def sees(q, k):
+        return (q >= 40) & (k >= 20)  # queries below 40 see nothing, keys below 20 are never seen
+
+    out, dq, dk, dv = with_gradients(*inputs(70), sees, True, kernel=kernel)
+    assert (out[:, :, :40] == 0).all()
+    assert (dq[:, :, :40] == 0).all()
+    assert (dk[:, :, :20] == 0).all()
+    assert (dv[:, :, :20] == 0).all()
+    assert (out[:, :, 40:] != 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["dense", "blocks", "auto"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_neither_is_seen_nor_sees(kernel, causal):
+    qkv = inputs(50, batch=3)
+    lengths = torch.tensor([50, 17, 0])
+    before = rule_attention(*qkv, lambda q, k: abs(q - k) < 9, causal, lengths, kernel=kernel)
+    changed = [x.detach().clone() for x in qkv]
+    for x in changed:
+        x[1, :, 17:] = 1e4
+    after = rule_attention(*changed, lambda q, k: abs(q - k) < 9, causal, lengths, kernel=kernel)
+    assert torch.equal(before, after)
+    assert (before[1, :, 17:] == 0).all()
+    assert (before[2] == 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["dense", "blocks", "auto"])
+def test_huge_scores_stay_finite(kernel):
+    q, k, v = inputs(40, dtype=torch.float32)
+    got = with_gradients(q * 100, k * 1000, v, lambda q, k: q - k < 8, scale=1.0, kernel=kernel)
+    assert all(torch.isfinite(x).all() for x in got)
+
+
+@pytest.mark.parametrize("kernel", ["blocks", "auto"])
+@pytest.mark.parametrize("window", [64, 200])
+def test_a_window_of_the_length_or_more_is_full_attention(kernel, window):
+    qkv = inputs(64)
+    got = with_gradients(*qkv, lambda q, k: q - k < window, kernel=kernel)
+    assert_same(got, with_gradients(*qkv, None, kernel="dense"))
+
+
+def test_bfloat16_is_as_close_as_its_rounding_allows():
+    exact = inputs(100, dtype=torch.float32)
+    rounded = [x.detach().bfloat16().requires_grad_() for x in exact]
+    got = with_gradients(*rounded, lambda q, k: q - k < 16, kernel="blocks")
+    again = [x.detach().float().requires_grad_() for x in rounded]
+    want = with_gradients(*again, lambda q, k: q - k < 16, kernel="dense")
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype == torch.bfloat16
+        assert (a.float() - b).abs().max() < 2**-6 * b.abs().max()
+
+
+def test_the_mask_is_rows_of_queries_and_columns_of_keys():
+    mask = dense_mask(lambda q, k: q - k < 2, 4, True)
+    assert mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kernel": "block"}, "Did you mean 'blocks'"),
+        ({"lengths": torch.tensor([3])}, "lengths must be int64 of shape"),
+        ({"lengths": torch.tensor([3.0, 4.0])}, "lengths must be int64"),
+    ],
+)
+def test_bad_arguments_are_one_line(change, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        rule_attention(*inputs(8, batch=2), None, **change)
+    assert "\n" not in str(caught.value)
