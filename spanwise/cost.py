@@ -1,0 +1,213 @@
+"""What a variant costs: time, memory and operations of one cell.
+
+Time and memory are read in passes of their own, so that neither shows in the other. How each is
+read, and why so, is in ``spanwise.timing``, ``spanwise.memory``, ``spanwise.operations`` and
+docs/measuring.md.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+from typing import Any
+
+import torch
+
+from spanwise.errors import ConfigError, nearest
+from spanwise.memory import measure_peak, saved_bytes, tensor_bytes
+from spanwise.statistics import Estimate
+from spanwise.timing import Calibration, CpuStopwatch, CudaStopwatch, Effort, Timing, interleave
+from spanwise.workload import Part, Workload, build_workload
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+Row = dict[str, Any]
+
+
+def measure(
+    variant: Any,
+    *,
+    scope: str = "layer",
+    batch: int = 1,
+    budget_seconds: float = 5.0,
+    interval: float = 0.03,
+    least: int = 3,
+    most: int = 400,
+    memory: bool = True,
+    length: int,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int | None = None,
+    seed: int = 0,
+    **model: Any,
+) -> tuple[Row, dict[str, Any]]:
+    """Measure ``variant`` (a factory) and return the columns of a row, and the samples behind.
+
+    scope: "op" (q, k, v to out), "layer" (one mixing layer with its projections; of a stack the
+    mean over its pattern) or "model" (forward with logits everywhere, and a training step with
+    the optimiser). ``model``: the model's keywords (d_model, n_heads, causal, vocab_size ...).
+    Timing ends when every 95% interval of a median ratio lies within ``interval`` of it, or after
+    ``budget_seconds``, or ``most`` repetitions, and never before ``least``. memory: also read
+    peaks. threads: None takes every core that this process may use.
+
+    Times are in milliseconds, memory in bytes; a column is None where the variant does not know
+    its operations. Whoever calls holds ``spanwise.locks.exclusive()``. Raises ConfigError for bad
+    arguments, and whatever the variant raises.
+    """
+    effort = _effort(budget_seconds, interval, least, most)
+    if batch < 1 or length < 1:
+        raise ConfigError(f"batch and length: found {batch} and {length}; allowed: at least 1")
+    if dtype not in DTYPES:
+        raise ConfigError(
+            f"dtype: found {dtype!r}; allowed: {', '.join(DTYPES)}.{nearest(dtype, DTYPES)}"
+        )
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    try:
+        place = torch.device(device)
+        work = build_workload(
+            variant,
+            scope,
+            length=length,
+            batch=batch,
+            seed=seed,
+            device=place,
+            dtype=getattr(torch, dtype),
+            **model,
+        )
+        row: Row = {"scope": scope, "batch": batch, "threads": torch.get_num_threads()}
+        if memory:
+            row |= memory_row(work, place)
+        calibration = Calibration(place, getattr(torch, dtype))
+        timing = interleave(
+            {"forward": work.infer, "train": work.train},
+            calibration,
+            effort,
+            CudaStopwatch() if place.type == "cuda" else CpuStopwatch(),
+        )
+        for part in work.parts:
+            part.drop_gradients()
+        row |= time_row(timing, len(work.parts)) | floor_row(timing, work, calibration)
+        row["rss_peak_bytes"] = _resident_peak()
+        return row, _detail(timing)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _effort(budget_seconds: float, interval: float, least: int, most: int) -> Effort:
+    if not budget_seconds > 0:
+        raise ConfigError(f"budget_seconds: found {budget_seconds}; allowed: above 0")
+    if not 0 < interval < 1:
+        raise ConfigError(f"interval: found {interval}; allowed: between 0 and 1")
+    if not 1 <= least <= most:
+        raise ConfigError(f"least and most: found {least} and {most}; allowed: 1 <= least <= most")
+    return Effort(seconds=budget_seconds, share=interval, least=least, most=most)
+
+
+def memory_row(work: Workload, device: torch.device) -> Row:
+    """Return the memory columns, in bytes, of the mean part of ``work``.
+
+    Peaks are what a pass allocates beyond parameters and inputs, in its second run: what the
+    first run leaves behind for good (a cached mask) is ``kept_bytes`` and part of every peak.
+    """
+    gc.collect()  # what earlier work left must not be freed in the middle of this one's
+    parts = [_memory_of_part(part, device) for part in work.parts]
+    return {name: round(sum(part[name] for part in parts) / len(parts)) for name in parts[0]}
+
+
+def _memory_of_part(part: Part, device: torch.device) -> dict[str, int]:
+    def train() -> None:
+        part.train()
+        part.drop_gradients()
+
+    part.drop_gradients()
+    kept_forward = measure_peak(part.infer, device).kept
+    forward = measure_peak(part.infer, device).peak
+    kept = kept_forward + measure_peak(train, device).kept - tensor_bytes(part.state())
+    trained = measure_peak(train, device).peak
+    return {
+        "forward_peak_bytes": forward + kept_forward,
+        "train_peak_bytes": trained + kept,
+        "saved_bytes": saved_bytes(part.forward, part.alive),
+        "kept_bytes": kept,
+        "parameter_bytes": tensor_bytes(part.parameters()),
+    }
+
+
+def _columns(name: str, estimate: Estimate, scale: float = 1.0) -> Row:
+    return {
+        name: estimate.value * scale,
+        f"{name}_low": estimate.low * scale,
+        f"{name}_high": estimate.high * scale,
+    }
+
+
+def time_row(timing: Timing, parts: int) -> Row:
+    """Return the time columns of one of ``parts`` equal shares of the work."""
+    row: Row = {}
+    for name, series in timing.series.items():
+        row |= _columns(f"{name}_ms", series.milliseconds(), 1 / parts)
+        row |= _columns(f"x_calibration_{name}", series.ratio(), 1 / parts)
+    load = timing.load
+    return row | {
+        "calibration_ms": timing.calibration().value,
+        "repetitions": timing.repetitions,
+        "stopped_by": timing.stopped_by,
+        "contended": None if load is None else load.contended,
+        "other_cores": None if load is None else round(load.other_cores, 3),
+    }
+
+
+def floor_row(timing: Timing, work: Workload, calibration: Calibration) -> Row:
+    """Return operations, the time they take at the calibration's rate, and how far off we are."""
+    names = ("flops_forward", "flops_computed", "floor_ms", "floor_train_ms")
+    row: Row = dict.fromkeys((*names, "x_floor_forward", "x_floor_train"))
+    operations = work.operations
+    if operations is None:
+        return row
+    runs = {  # the operations of each kind of pass, in calibration runs
+        "forward": operations.forward / calibration.operations,
+        "train": operations.train / calibration.operations,
+    }
+    row |= {
+        "flops_forward": operations.forward,
+        "flops_computed": operations.forward_computed,
+        "floor_ms": runs["forward"] * timing.calibration().value,
+        "floor_train_ms": runs["train"] * timing.calibration().value,
+    }
+    for name, series in timing.series.items():
+        if runs[name] > 0:
+            row[f"x_floor_{name}"] = series.ratio().value / len(work.parts) / runs[name]
+    return row
+
+
+def _detail(timing: Timing) -> dict[str, Any]:
+    def short(values: list[float]) -> list[float]:
+        return [float(f"{value:.5g}") for value in values]
+
+    series = {
+        name: {
+            "calls": one.calls,
+            "ms": short(one.ms),
+            "cpu_ms": short(one.cpu_ms),
+            "ratios": short(one.ratios),
+            "confidence": one.ratio().confidence,
+        }
+        for name, one in timing.series.items()
+    }
+    return series | {
+        "calibration_ms": short(timing.calibration_ms),
+        "calibration_cpu_ms": short(timing.calibration_cpu_ms),
+        "seconds": round(timing.seconds, 3),
+        "load": None if timing.load is None else timing.load.as_detail(),
+    }
+
+
+def _resident_peak() -> int:
+    """Return this process's largest resident size so far, in bytes: a rough second opinion.
+
+    Whole process, interpreter and libraries included, and blind to memory that is used again.
+    """
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
