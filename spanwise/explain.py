@@ -1,0 +1,103 @@
+"""What Hydra and OmegaConf say of a bad command line or config, in one line of this program.
+
+The line says what is wrong, where, what is allowed and, where there is one, the nearest match.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from spanwise.config import KEYS
+from spanwise.errors import ConfigError, nearest
+from spanwise.isolation import one_line
+
+KNOWN = (ConfigError, HydraException, OmegaConfBaseException, UserWarning)
+"""What bad input makes the command raise."""
+
+
+def explain(error: BaseException) -> str:
+    """Return the line that tells a user what is wrong with the input."""
+    if isinstance(error, ConfigError):
+        return " ".join(str(error).split())
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _missing_file(error)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error)
+    key_error = _cause(error, OmegaConfBaseException)
+    text = str(error)
+    if text.startswith("Ambiguous value"):
+        found = re.search(r"argument '(.*)'", text)
+        return f"{found.group(1) if found else text}: several values; add -m to sweep over them"
+    if text.startswith("Sweep parameters"):
+        found = re.search(r"parameters '(.*)' requires", text)
+        return f"{found.group(1) if found else text}: a sweep needs -m"
+    if text.startswith("Could not override") and isinstance(key_error, OmegaConfBaseException):
+        return _unknown_key(key_error, text)
+    if isinstance(key_error, MissingMandatoryValue):
+        return f"{key_error.full_key or one_line(str(key_error))}: a value is needed"
+    if isinstance(key_error, OmegaConfBaseException):
+        where = f"{key_error.full_key}: " if key_error.full_key else ""
+        return where + one_line(str(key_error))
+    if isinstance(error, UserWarning):
+        found = re.search(r"path=(.*) is not", text)
+        return f"hydra.searchpath: no folder {found.group(1) if found else one_line(text)}"
+    if isinstance(error, ConfigCompositionException):
+        return " ".join(text.split())[:500]
+    return one_line(text) or type(error).__name__
+
+
+def is_of_hydra(error: BaseException) -> bool:
+    """Return whether Hydra or OmegaConf raised ``error``: then the input is at fault."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
+    return module.partition(".")[0] in ("hydra", "omegaconf", "antlr4")
+
+
+def _missing_file(error: MissingConfigException) -> str:
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    options = [str(option) for option in error.options or []]
+    if not group:
+        return f"no config named '{name}'"
+    return f"{group}: found '{name}'; allowed: {', '.join(options) or 'none'}." + nearest(
+        name, options
+    )
+
+
+def _unreadable(error: OverrideParseException) -> str:
+    why = one_line(error.message)
+    return f"cannot read {error.override!r}: {why}" if error.override else why
+
+
+def _unknown_key(error: OmegaConfBaseException, text: str) -> str:
+    found = re.search(r"override '(.*?)'", text)
+    key = found.group(1) if found else str(error.full_key)
+    parent, _, last = key.rpartition(".")
+    node = error.parent_node
+    names = [str(name) for name in node] if isinstance(node, DictConfig) else []
+    allowed = [name for name in names if not name.startswith("_")]
+    if not parent:
+        allowed = [*KEYS, "experiment"]
+    elif error.full_key and error.full_key != key:
+        # The key breaks off above its last name: say which name is not there.
+        key, last = str(error.full_key), str(error.full_key).rpartition(".")[2]
+    kind = f" in {node._get_node('_target_')}" if "_target_" in names else ""
+    told = f"{kind}; allowed: {', '.join(allowed) or 'none'}."
+    return f"{key}: no such key{told}" + nearest(last, allowed)
+
+
+def _cause(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    current: BaseException | None = error
+    while current is not None and not isinstance(current, kind):
+        current = current.__cause__
+    return current

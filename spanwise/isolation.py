@@ -1,0 +1,428 @@
+"""A process of its own for each piece of work, forked from a server that has torch imported.
+
+A fresh interpreter spends seconds on importing torch; a fork of one that has done so starts in a
+fraction of that, yet costs only itself when it eats all memory, never returns or is killed. The
+server runs no tensor operation, so no thread of torch exists when it forks.
+
+`call` names a function and gives it plain data; the function's value comes back as JSON. The work
+runs in a session of its own, with its standard output and error kept, and whatever processes it
+leaves behind are killed with it. When the caller dies, the server and the work die too.
+
+This file is also the server's program, and its imports are kept light for that reason.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+TAIL_BYTES = 16 * 1024
+"""How much of the end of a work's output is kept."""
+_OUTPUT_LIMIT = 2**20
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_OUT_OF_MEMORY = (
+    "not enough memory: you tried to allocate",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "out of memory",
+    "std::bad_alloc",
+)
+_PRELOADED = ("torch", "numpy", "spanwise.model", "spanwise.train", "spanwise.cost")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a piece of work ended.
+
+    status: ``ok``, ``oom``, ``timeout`` or ``error``. value: what the function returned.
+    message: one line, empty when ok. kind: the name of the exception's class, if one ended it.
+    trace: its traceback. output: the end of what the work wrote to standard output and error.
+    peak_resident_bytes: the most memory that its process had resident.
+    """
+
+    status: str
+    value: Any = None
+    message: str = ""
+    kind: str = ""
+    trace: str = ""
+    output: str = ""
+    peak_resident_bytes: int | None = None
+
+
+class ServerDied(RuntimeError):
+    """The fork server was killed while it had work."""
+
+
+def call(
+    function: str,
+    payload: Any,
+    *,
+    memory_gib: float | None = None,
+    seconds: float | None = None,
+) -> Outcome:
+    """Run ``function`` ("module:name") on ``payload`` in a process of its own; say how it ended.
+
+    payload: what JSON can hold. memory_gib: how much address space the work may take beyond what
+    it starts with; None for no limit. seconds: after this much time it is killed; None for no
+    limit. Work whose server is killed is done once more. Never raises for what the work does;
+    KeyboardInterrupt kills the work and passes on.
+    """
+    request = {"function": function, "payload": payload, "memory_gib": memory_gib}
+    for _ in range(2):
+        server = _server()
+        try:
+            return server.run(request, seconds)
+        except ServerDied:
+            server.stop()
+            _forget_server(server)
+        except BaseException:
+            server.stop()
+            _forget_server(server)
+            raise
+    return Outcome("error", message="the fork server was killed twice during this work")
+
+
+class Server:
+    """The caller's side of one fork server."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = dict(os.environ, KINETO_LOG_LEVEL="99")
+        root = str(Path(__file__).resolve().parents[1])
+        paths = [root, *(path for path in sys.path if path)]
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "spanwise.isolation", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.socket = ours
+
+    def run(self, request: dict[str, Any], seconds: float | None) -> Outcome:
+        """Have the server do one piece of work; see `call`."""
+        kills = _kernel_kills()
+        with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as answer:
+            with tempfile.TemporaryFile("a+b") as output:
+                question.write(json.dumps(request).encode())
+                question.seek(0)
+                files = [question.fileno(), answer.fileno(), output.fileno()]
+                try:
+                    socket.send_fds(self.socket, [b"work"], files)
+                except OSError:
+                    raise ServerDied from None
+                ended, timed_out = self._await_end(seconds, output)
+                text = _tail(output)
+            answer.seek(0)
+            reply = answer.read()
+        peak = ended["peak_resident_bytes"]
+        if timed_out:
+            message = f"stopped after {seconds:g} s (limits.seconds)"
+            return Outcome("timeout", message=message, output=text, peak_resident_bytes=peak)
+        if ended["exit"] == 0 and reply:
+            return Outcome(**json.loads(reply), output=text, peak_resident_bytes=peak)
+        status, message = _explain_exit(ended["exit"], _kernel_kills() > kills, text)
+        return Outcome(status, message=message, output=text, peak_resident_bytes=peak)
+
+    def _await_end(self, seconds: float | None, output: IO[bytes]) -> tuple[dict[str, Any], bool]:
+        started = self._receive(None, output)
+        if "exit" in started:
+            return started, False
+        ended = self._receive(seconds, output)
+        if ended:
+            return ended, False
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError):
+                kill(started["pid"], signal.SIGKILL)
+        return self._receive(None, output), True
+
+    def _receive(self, seconds: float | None, output: IO[bytes]) -> dict[str, Any]:
+        """Return the server's next message, or {} when ``seconds`` have passed without one."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
+            if select.select([self.socket], [], [], max(0.0, left))[0]:
+                try:
+                    message = self.socket.recv(4096)
+                except OSError:
+                    message = b""
+                if not message:
+                    raise ServerDied
+                return dict(json.loads(message))
+            _trim(output)
+            if deadline is not None and time.monotonic() >= deadline:
+                return {}
+
+    def stop(self) -> None:
+        """End the server and whatever work it has."""
+        self.socket.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+            return
+        self.process.kill()
+        self.process.wait()
+
+
+_servers: dict[tuple[int, int], Server] = {}
+
+
+def _server() -> Server:
+    # One a process and thread: a server does one piece of work at a time, and a forked process
+    # must not talk to its parent's.
+    key = (os.getpid(), threading.get_ident())
+    if key not in _servers:
+        _servers[key] = Server()
+    return _servers[key]
+
+
+def _forget_server(server: Server) -> None:
+    for key, known in list(_servers.items()):
+        if known is server:
+            del _servers[key]
+
+
+@atexit.register
+def stop_servers() -> None:
+    """End the fork servers of this process; the next `call` starts a new one."""
+    for (pid, _), server in list(_servers.items()):
+        if pid == os.getpid():
+            server.stop()
+    _servers.clear()
+
+
+def _tail(output: IO[bytes]) -> str:
+    size = os.fstat(output.fileno()).st_size
+    return os.pread(output.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(
+        "utf-8", "replace"
+    )
+
+
+def _trim(output: IO[bytes]) -> None:
+    # The file is opened for appending, so that cutting it loses nothing that is written later.
+    if os.fstat(output.fileno()).st_size > _OUTPUT_LIMIT:
+        with suppress(OSError):
+            os.ftruncate(output.fileno(), 0)
+
+
+def _kernel_kills() -> int:
+    """Return how often this machine's kernel has killed for want of memory."""
+    total = 0
+    for path, name in (("/proc/vmstat", "oom_kill"), ("/sys/fs/cgroup/memory.events", "oom_kill")):
+        with suppress(OSError, ValueError), Path(path).open(encoding="ascii") as file:
+            total += sum(int(line.split()[1]) for line in file if line.split()[0] == name)
+    return total
+
+
+def _explain_exit(code: int, kernel_killed: bool, output: str) -> tuple[str, str]:
+    """Return (status, message) for work that ended without an answer."""
+    if is_out_of_memory(output):
+        return "oom", "out of memory: " + _last_line(output)
+    if code < 0:
+        name = signal.Signals(-code).name
+        if -code == signal.SIGKILL:
+            if kernel_killed:
+                return "oom", "killed by the kernel, which was out of memory"
+            return "error", "killed from outside (SIGKILL)"
+        return "error", f"ended by {name}" + (f": {_last_line(output)}" if output.strip() else "")
+    return "error", f"left by itself with exit code {code} (sys.exit or os._exit in the cell)"
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Return whether ``text`` is how Python, torch or an allocator says that memory is short."""
+    lower = text.lower()
+    return any(sign in lower for sign in _OUT_OF_MEMORY)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+# ---------------------------------------------------------------- the server's side
+
+
+def _serve(descriptor: int) -> None:
+    """Fork one process for each request on the socket, until its other end is closed."""
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _preload()
+    wake, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(alarm)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        data, files, _, _ = socket.recv_fds(connection, 16, 3)
+        if not data:
+            return
+        question, answer, output = files
+        child = os.fork()
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            connection.close()
+            _work(question, answer, output)
+        for file in files:
+            os.close(file)
+        connection.send(json.dumps({"pid": child}).encode())
+        if not _await_child(child, connection, wake):
+            return
+
+
+def _await_child(child: int, connection: socket.socket, wake: int) -> bool:
+    """Wait for the work, report its end; return False, with all killed, once the caller is gone."""
+    while True:
+        ready: list[Any] = select.select([connection, wake], [], [], 1.0)[0]
+        if wake in ready:
+            with suppress(BlockingIOError):
+                os.read(wake, 4096)
+        pid, status, usage = os.wait4(child, os.WNOHANG)
+        gone = connection in ready
+        if not pid and gone:
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)
+            pid, status, usage = os.wait4(child, 0)
+        if pid:
+            _kill_strays(child)
+            message = {
+                "exit": os.waitstatus_to_exitcode(status),
+                "peak_resident_bytes": usage.ru_maxrss * 1024,
+            }
+            with suppress(OSError):
+                connection.send(json.dumps(message).encode())
+            return not gone
+
+
+def _kill_strays(group: int) -> None:
+    """Kill every process that the work left behind, whatever session it fled to."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    for _ in range(50):
+        children = _children()
+        if not children:
+            return
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(child, 0)
+
+
+def _children() -> list[int]:
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    with suppress(OSError):
+        return [int(pid) for pid in path.read_text().split()]
+    return []
+
+
+def _preload() -> None:
+    names = list(_PRELOADED)
+    for package in ("variants", "tasks"):
+        with suppress(Exception):
+            module = importlib.import_module(package)
+            names += [f"{package}.{found.name}" for found in pkgutil.iter_modules(module.__path__)]
+    for name in names:
+        # What cannot be imported fails again, and is told, in the work that needs it.
+        with suppress(Exception):
+            importlib.import_module(name)
+
+
+def _prctl(option: int, value: int) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _work(question: int, answer: int, output: int) -> None:
+    """Do one piece of work in the forked process, which ends here."""
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
+        with os.fdopen(question, "rb") as file:
+            request = json.loads(file.read())
+        outcome = _do(request)
+        with os.fdopen(answer, "wb") as file:
+            file.write(json.dumps(outcome).encode())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    except SystemExit as leaving:
+        os._exit(leaving.code if isinstance(leaving.code, int) and leaving.code else 64)
+    except BaseException:
+        with suppress(BaseException):
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(70)
+
+
+def _do(request: dict[str, Any]) -> dict[str, Any]:
+    module, _, name = request["function"].partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+        if request["memory_gib"] is not None:
+            _limit_memory(request["memory_gib"])
+        value = function(request["payload"])
+        json.dumps(value)
+        return {"status": "ok", "value": value}
+    except Exception as error:
+        _unlimit_memory()
+        trace = traceback.format_exc()
+        text = str(error) or type(error).__name__
+        oom = isinstance(error, MemoryError) or is_out_of_memory(text)
+        return {
+            "status": "oom" if oom else "error",
+            "message": one_line(text) if str(error) else type(error).__name__,
+            "kind": type(error).__name__,
+            "trace": trace[-20_000:],
+        }
+
+
+def one_line(text: str) -> str:
+    """Return the first telling line of ``text``, at most 500 characters."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:500] if lines else ""
+
+
+def _limit_memory(gib: float) -> None:
+    """Let this process map ``gib`` more than it has mapped now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + int(gib * 2**30)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(
+        resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
+    )
+
+
+def _unlimit_memory() -> None:
+    # So that telling what happened does not itself run out of memory.
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))
