@@ -55,8 +55,10 @@ def act(settings: DictConfig, choices: Mapping[str, Any]) -> int:
 
 def main() -> int:
     """Run the command line; return the exit code."""
+    from spanwise.commandline import quoted
     from spanwise.explain import KNOWN, explain, is_of_hydra
 
+    sys.argv[1:] = map(quoted, sys.argv[1:])
     # Hydra then raises what is wrong, instead of printing it in its own words and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     warnings.filterwarnings("error", message=r"[\s\S]*is not available", category=UserWarning)

@@ -1,0 +1,26 @@
+"""What the command line may say that Hydra's own grammar refuses."""
+
+from __future__ import annotations
+
+import re
+
+_PIECE = re.compile(
+    r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<word>[^\s,\[\]{}()'"=:]+)"""
+)
+
+
+def quoted(argument: str) -> str:
+    """Return a command-line argument with its words of other alphabets put in quotes.
+
+    Hydra reads ``walkthrough.tokens=[猫,追]`` only as ``walkthrough.tokens=["猫","追"]``. What is
+    quoted already, and every argument in ASCII, stays as it is.
+    """
+    key, equals, value = argument.partition("=")
+    if not equals or value.isascii():
+        return argument
+
+    def one(piece: re.Match[str]) -> str:
+        word = piece["word"]
+        return f'"{word}"' if word and not word.isascii() else piece[0]
+
+    return f"{key}={_PIECE.sub(one, value)}"
