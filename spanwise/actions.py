@@ -32,6 +32,9 @@ ACTIONS = {
     "report": Action(
         "spanwise.report:run", "rebuild tables, plots and page of a study from its records"
     ),
+    "walkthrough": Action(
+        "spanwise.walkthrough:run", "self-attention on a small sentence, every number shown"
+    ),
     "list": Action("spanwise.listing:run", "show variants, tasks, models and experiments"),
 }
 

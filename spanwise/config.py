@@ -17,7 +17,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 GROUPS = ("variant", "task", "model", "train", "cost")
 KEYS = (
     "action", "study", "results", "measure", "length", "seed", "device", "dtype", "threads",
-    "limits", "report", *GROUPS,
+    "limits", "report", "walkthrough", *GROUPS,
 )  # fmt: skip
 """Every key of the top level."""
 
