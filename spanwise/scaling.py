@@ -1,0 +1,157 @@
+"""How cost grows with length: fitted exponents, and where one variant overtakes another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from spanwise.fairness import reference
+from spanwise.statistics import Estimate, crossover, scaling_exponent
+from spanwise.summary import RATE
+from spanwise.tables import Study
+
+COSTS = ["forward_ms", "train_ms", "forward_peak_bytes", "train_peak_bytes"]
+_LEAST_LENGTHS = 3
+_SETTLED = 0.75
+
+
+def series_keys(study: Study) -> list[str]:
+    """Return the columns that stay fixed while a cost is followed over length."""
+    keys = ["task", "variant", "variant_params"]
+    for key in study.swept:
+        followed = study.cells.dropna(subset=["length"]).groupby("length")[key].nunique().max()
+        # A key with one value at each length (pairs set by length) moves along with it; the
+        # training's own settings do not change what a layer costs.
+        if followed > 1 and not key.startswith("train."):
+            keys.append(key)
+    return keys
+
+
+def fit(study: Study, costs: list[str] | None = None) -> pd.DataFrame:
+    """Return the exponent of each cost against length, a row a series and cost.
+
+    The fit is log-log over the cells' values, with Student's 95% interval, from the length where
+    the fixed cost has become small: ``from_length``, found by ``settled``.
+    """
+    rows = []
+    keys = series_keys(study)
+    for values, group in _measured(study).groupby(keys, dropna=False, sort=False):
+        for cost in costs or COSTS:
+            points = _points(group, cost)
+            if len(points) < 2:
+                continue
+            exponent, start = exponent_of(points)
+            row = {"metric": cost} | dict(zip(keys, values, strict=True))
+            row |= {
+                "variant_label": group["variant_label"].iloc[0],
+                "exponent": exponent.value,
+                "exponent_low": exponent.low,
+                "exponent_high": exponent.high,
+                "n_lengths": sum(length >= start for length in points),
+                "from_length": start,
+                "to_length": max(points),
+            }
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def exponent_of(points: Mapping[int, Sequence[float]]) -> tuple[Estimate, int]:
+    """Return the exponent of values given by length, and the length from which it was fitted."""
+    start = settled(points)
+    pairs = [(float(length), v) for length, found in points.items() for v in found]
+    pairs = [pair for pair in pairs if pair[0] >= start]
+    return scaling_exponent([p[0] for p in pairs], [p[1] for p in pairs]), start
+
+
+def settled(points: Mapping[int, Sequence[float]]) -> int:
+    """Return the length from which on cost grows as it does in the end.
+
+    Short lengths are left out while the cost's local exponent, from one length to the next, is
+    under three quarters of that of the last two steps; at least three lengths are kept.
+    """
+    lengths = sorted(points)
+    medians = np.log([np.median(points[length]) for length in lengths])
+    slopes = np.diff(medians) / np.diff(np.log(lengths))
+    final = float(np.median(slopes[-2:]))
+    first = 0
+    while len(lengths) - first > _LEAST_LENGTHS and slopes[first] < _SETTLED * final:
+        first += 1
+    return lengths[first]
+
+
+def crossovers(study: Study) -> pd.DataFrame:
+    """Return the length from which each variant costs less than the reference.
+
+    With a 95% interval by bootstrap over the repeated measurements of each cell, or over the
+    seeds' values where records hold no repetitions. ``length`` is 0 where the variant is cheaper
+    at every length measured, infinite where it is not at the longest; ``reading`` says so.
+    """
+    against = reference(study)
+    if against is None:
+        return pd.DataFrame()
+    keys = series_keys(study)
+    other_keys = [key for key in keys if key not in ("variant", "variant_params")]
+    rows = []
+    for values, group in _measured(study).groupby(other_keys, dropna=False, sort=False):
+        setting = dict(zip(other_keys, values, strict=True))
+        sides = dict(list(group.groupby(["variant", "variant_params"], sort=True)))
+        base = sides.pop(against, None)
+        if base is None:
+            continue
+        for (variant, params), cells in sides.items():
+            for cost in COSTS:
+                row = _cross(cost, cells, base, study)
+                if row:
+                    named = {"variant": variant, "variant_params": params}
+                    named["variant_label"] = cells["variant_label"].iloc[0]
+                    named |= {"against": against[0], "against_params": against[1]}
+                    rows.append({"metric": cost} | setting | named | row)
+    return pd.DataFrame(rows)
+
+
+def _cross(
+    cost: str, cells: pd.DataFrame, base: pd.DataFrame, study: Study
+) -> dict[str, object] | None:
+    ours, theirs = (_points(side, cost, study.samples) for side in (cells, base))
+    lengths = sorted(set(ours) & set(theirs))
+    if len(lengths) < 2:
+        return None
+    found = crossover(lengths, [ours[n] for n in lengths], [theirs[n] for n in lengths])
+    if found.value == 0:
+        reading = f"cheaper at every length from {lengths[0]}"
+    elif math.isinf(found.value):
+        reading = f"not cheaper at {lengths[-1]}"
+    else:
+        reading = f"cheaper from {found.value:,.0f}"
+    return {
+        "length": found.value,
+        "length_low": found.low,
+        "length_high": found.high,
+        "from_length": lengths[0],
+        "to_length": lengths[-1],
+        "reading": reading,
+    }
+
+
+def _measured(study: Study) -> pd.DataFrame:
+    cells = study.cells
+    cells = cells[cells["length"].notna()]
+    return cells if RATE not in cells else cells.drop(columns=RATE)
+
+
+def _points(
+    cells: pd.DataFrame, cost: str, samples: dict[str, dict[str, list[float]]] | None = None
+) -> dict[int, list[float]]:
+    """Return the values at each length: one a cell, or all of a cell's repeated measurements."""
+    points: dict[int, list[float]] = {}
+    if cost not in cells:
+        return points
+    for key, length, value in zip(cells["key"], cells["length"], cells[cost], strict=True):
+        repeated = (samples or {}).get(key, {}).get(cost, [value])
+        kept = [v for v in repeated if v is not None and np.isfinite(v) and v > 0]
+        if kept and length > 0:
+            points.setdefault(int(length), []).extend(kept)
+    return points

@@ -1,0 +1,236 @@
+"""The points of a figure: which cells make a line, where it goes, and where cells failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spanwise.fairness import crossed_keys
+from spanwise.figures import Figure, scale, words
+from spanwise.palette import natural
+from spanwise.scaling import COSTS, exponent_of
+from spanwise.statistics import Estimate, mean_interval
+from spanwise.summary import BASE, settings, statement
+from spanwise.tables import Study
+
+MAX_SERIES = 24
+MAX_PANELS = 9
+_MAX_RUNS = 60
+
+
+@dataclass
+class Line:
+    """One line: its points by rising x (or length), and the x at which its cells failed."""
+
+    name: tuple[str, ...]
+    label: str
+    x: list[Any] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    dashed: list[float] = field(default_factory=list)
+    failed: list[tuple[Any, str]] = field(default_factory=list)
+    runs: list[tuple[list[float], list[float]]] = field(default_factory=list)
+    exponent: Estimate | None = None
+    chance: float = math.nan
+
+
+@dataclass
+class Panel:
+    """One panel: its title and lines."""
+
+    title: str
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass
+class Points:
+    """All panels of a figure; ``left_out`` says how many series or panels were too many."""
+
+    panels: list[Panel]
+    numeric_x: bool
+    by_variant: bool
+    left_out: str = ""
+    dashed: str = ""
+
+
+def is_cost(column: str) -> bool:
+    """Say whether a column is measured by cost, not by training."""
+    return column.startswith(("forward_", "train_ms", "train_peak", "x_", "flops", "calibration"))
+
+
+def select(cells: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the cells whose columns have the wanted values (a list: any of them)."""
+    for column, wanted in where.items():
+        if column not in cells:
+            return cells.iloc[:0]
+        allowed = {_text(v) for v in (wanted if isinstance(wanted, list | tuple) else [wanted])}
+        cells = cells[[_text(v) in allowed for v in cells[column]]]
+    return cells
+
+
+def _text(value: Any) -> str:
+    """Return one text for equal values, whatever number or text type they came as."""
+    if value is None or value is pd.NA:
+        return "null"
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return "null" if math.isnan(number) else f"{number:.12g}"
+
+
+def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
+    """Return what ``figure`` shows of the cells (of ``choose_rates``); None where there is nothing.
+
+    A point is the mean over the seeds of one setting with its 95% interval, as in summary.csv.
+    """
+    cells = select(cells, figure.where)
+    detail = "." in figure.y and figure.y.split(".")[0] in study.details
+    if not detail and (figure.y not in cells or cells[figure.y].isna().all()):
+        return None
+    if not detail and figure.x not in cells:
+        return None
+    relevant = cells["measure"] != ("accuracy" if is_cost(figure.y) else "cost")
+    cells = cells[relevant | (not detail and cells[figure.y].notna())]
+    keys = settings(study)
+    crossed = [k for k in crossed_keys(cells, keys) if k != figure.x]
+    facet = _facets(cells, figure, detail)
+    by = list(figure.by) if figure.by is not None else ["variant", "variant_params", *crossed]
+    if figure.by is None and figure.x != "length" and figure.x in keys and _varies(cells, "length"):
+        by.append("length")
+    by = [c for c in by if c in cells and c not in facet and c != figure.x]
+    panels = []
+    names: list[tuple[str, ...]] = []
+    for values, group in _grouped(cells, facet):
+        panel = Panel(_title(facet, values))
+        for name, rows in _grouped(group, by):
+            line = Line(tuple(_text(v) for v in name), _label(by, name, rows, cells))
+            if detail:
+                _follow_detail(line, study, rows, figure)
+            else:
+                _follow(line, rows, figure)
+            if line.y or line.failed or line.runs:
+                panel.lines.append(line)
+        panel.lines.sort(key=lambda line: natural(line.name))
+        if any(line.y or line.runs for line in panel.lines):
+            names += [line.name for line in panel.lines]
+            panels.append(panel)
+    if not panels:
+        return None
+    left_out = []
+    shown = sorted(set(names), key=natural)
+    if len(shown) > MAX_SERIES:
+        left_out.append(f"{len(shown) - MAX_SERIES:,} of {len(shown):,} series")
+        kept = set(shown[:MAX_SERIES])
+        for panel in panels:
+            panel.lines = [line for line in panel.lines if line.name in kept]
+        panels = [panel for panel in panels if panel.lines]
+    if len(panels) > MAX_PANELS:
+        left_out.append(f"{len(panels) - MAX_PANELS:,} of {len(panels):,} panels")
+    numeric = detail or pd.api.types.is_numeric_dtype(cells[figure.x])
+    by_variant = bool(by) and by[0] == "variant" and _varies(cells, "variant")
+    dashed = words(figure.dashed) if figure.dashed else ""
+    return Points(panels[:MAX_PANELS], numeric, by_variant, " and ".join(left_out), dashed)
+
+
+def _varies(cells: pd.DataFrame, column: str) -> bool:
+    return cells[column].nunique(dropna=False) > 1
+
+
+def _facets(cells: pd.DataFrame, figure: Figure, detail: bool) -> list[str]:
+    if figure.facet is not None:
+        return [c for c in figure.facet if c in cells]
+    wanted = ["task", "length"] if detail else ["task"]
+    return [c for c in wanted if _varies(cells, c) and c != figure.x]
+
+
+def _grouped(cells: pd.DataFrame, columns: list[str]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    if not columns:
+        return [((), cells)]
+    groups = cells.groupby(columns, dropna=False, sort=True)
+    return [(name if isinstance(name, tuple) else (name,), rows) for name, rows in groups]
+
+
+def _title(facet: list[str], values: tuple[Any, ...]) -> str:
+    return ", ".join(_named(c, v) for c, v in zip(facet, values, strict=True))
+
+
+def _named(column: str, value: Any) -> str:
+    if column in ("variant", "task"):
+        return _text(value)
+    if column == "length":
+        return f"L = {_text(value)}"
+    return f"{column.rsplit('.', 1)[-1]} = {_text(value)}"
+
+
+def _label(by: list[str], name: tuple[Any, ...], rows: pd.DataFrame, cells: pd.DataFrame) -> str:
+    parts = []
+    if "variant" in by and (_varies(cells, "variant") or len(by) <= 2):
+        whole = "variant_params" in by or rows["variant_params"].nunique() == 1
+        parts.append(str(rows["variant_label"].iloc[0] if whole else rows["variant"].iloc[0]))
+    elif "variant_params" in by and _varies(cells, "variant_params"):
+        parts.append(str(rows["variant_label"].iloc[0]))
+    for column, value in zip(by, name, strict=True):
+        if column not in ("variant", "variant_params") and _varies(cells, column):
+            parts.append(_named(column, value))
+    return ", ".join(parts) or str(rows["variant_label"].iloc[0])
+
+
+def _follow(line: Line, rows: pd.DataFrame, figure: Figure) -> None:
+    setting = figure.x in BASE or not pd.api.types.is_float_dtype(rows[figure.x])
+    setting = setting or "." in figure.x
+    along = figure.x if setting else "length"
+    by_length: dict[int, list[float]] = {}
+    for value, group in rows.groupby(along, dropna=True, sort=True):
+        found = statement(figure.y, group)
+        x = value if setting else float(group[figure.x].astype(float).mean()) * scale(figure.x)
+        if found[f"{figure.y}_n"]:
+            factor = scale(figure.y)
+            line.x.append(x)
+            line.y.append(found[figure.y] * factor)
+            line.low.append(found[f"{figure.y}_low"] * factor)
+            line.high.append(found[f"{figure.y}_high"] * factor)
+            beside = group[figure.dashed].mean() if figure.dashed in group else math.nan
+            line.dashed.append(float(beside) * factor)
+        elif setting:
+            statuses = sorted(set(group.loc[group["status"] != "ok", "status"]))
+            line.failed += [(x, status) for status in statuses]
+        if along == "length":
+            values = group[figure.y].dropna().astype(float)
+            by_length[int(str(value))] = [v for v in values if math.isfinite(v) and v > 0]
+    if figure.y == "accuracy" and "chance" in rows:
+        line.chance = float(rows["chance"].astype(float).mean())
+    by_length = {length: values for length, values in by_length.items() if values}
+    if figure.x == "length" and figure.y in COSTS and len(by_length) > 1:
+        line.exponent = exponent_of(by_length)[0]
+
+
+def _follow_detail(line: Line, study: Study, rows: pd.DataFrame, figure: Figure) -> None:
+    """Follow a table in the details: each seed's run for a curve, else means by x."""
+    name, _, y = figure.y.partition(".")
+    x = figure.x.partition(".")[2] if figure.x.startswith(f"{name}.") else figure.x
+    tables = [study.details[name].get(key) for key in rows["key"]]
+    runs = [(t[x], t[y]) for t in tables if t is not None and x in t and y in t]
+    if name == "curve":
+        line.runs = [(list(a), list(b * scale(y))) for a, b in runs[:_MAX_RUNS]]
+        return
+    gathered: dict[float, list[float]] = {}
+    for a, b in runs:
+        for place, value in zip(a, b, strict=True):
+            if math.isfinite(place) and math.isfinite(value):
+                gathered.setdefault(float(place), []).append(float(value) * scale(y))
+    for place in sorted(gathered):
+        mean = mean_interval(gathered[place])
+        line.x.append(place)
+        line.y.append(mean.value)
+        line.low.append(mean.low)
+        line.high.append(mean.high)
+        line.dashed.append(math.nan)
