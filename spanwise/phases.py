@@ -166,13 +166,14 @@ def check(payload: dict[str, Any]) -> list[str]:
 
 def _wrong_with(config: dict[str, Any]) -> str:
     from spanwise.cost import measure
-    from spanwise.train import train
+    from spanwise.train import check_settings, train
 
     measured = config["measure"]
     group = "variant"
     try:
         if measured != "cost":
             check_arguments(train, config["train"], "train")
+            check_settings(**config["train"], dtype=config["dtype"])
         if measured != "accuracy":
             check_arguments(measure, config["cost"], "cost")
         for group in ("variant", "task"):

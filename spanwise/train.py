@@ -120,7 +120,7 @@ def train(
     Raises:
         ConfigError: a bad setting. Diverged: the loss was NaN or infinite.
     """
-    _check(
+    check_settings(
         steps=steps,
         batch=batch,
         lr=lr,
@@ -286,30 +286,42 @@ def _cuda_devices(device: str) -> list[torch.device]:
     return [place] if place.type == "cuda" else []
 
 
-def _check(**settings: Any) -> None:
-    def refuse(name: str, allowed: str) -> None:
-        raise ConfigError(f"train.{name}={settings[name]}: must be {allowed}")
+def check_settings(**settings: Any) -> None:
+    """Raise ConfigError, in one line, for a value that ``train`` cannot train by.
 
-    for name in ("steps", "batch", "eval_every", "eval_batch"):
-        optional = name.startswith("eval")
-        if not (optional and settings[name] is None) and settings[name] < 1:
-            refuse(name, "at least 1" + (", or null" if optional else ""))
-    if not 0 < settings["lr"] < math.inf:
-        refuse("lr", "a number above 0")
-    if not 0 <= settings["weight_decay"] < math.inf:
-        refuse("weight_decay", "0 or more")
-    if len(settings["betas"]) != 2 or not all(0 <= beta < 1 for beta in settings["betas"]):
-        refuse("betas", "two numbers from 0 up to, not including, 1")
-    if settings["warmup"] < 0:
-        refuse("warmup", "0 or more")
-    if settings["clip"] is not None and not settings["clip"] > 0:
-        refuse("clip", "above 0, or null")
-    if settings["stop_at"] is not None and not 0 < settings["stop_at"] <= 1:
-        refuse("stop_at", "above 0 and at most 1, or null")
-    for name, allowed in {"schedule": SCHEDULES, "dtype": DTYPES}.items():
-        value = settings[name]
-        if value not in allowed:
-            where = "dtype" if name == "dtype" else f"train.{name}"
-            raise ConfigError(
-                f"{where}={value}: must be one of {', '.join(allowed)}." + nearest(value, allowed)
-            )
+    settings: any of ``train``'s keywords; those that are missing are not looked at.
+    """
+    for name, value in settings.items():
+        if name in _ALLOWED:
+            fits, allowed = _ALLOWED[name]
+            try:
+                good = fits(value)
+            except TypeError:
+                good = False
+            if not good:
+                where = name if name == "dtype" else f"train.{name}"
+                guess = nearest(value, allowed.split(", ")) if name in ("schedule", "dtype") else ""
+                raise ConfigError(f"{where}: found {value!r}; allowed: {allowed}.{guess}")
+
+
+def _count(value: Any) -> bool:
+    return value % 1 == 0 and value >= 1
+
+
+_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "steps": (_count, "a whole number from 1"),
+    "batch": (_count, "a whole number from 1"),
+    "lr": (lambda v: 0 < v < math.inf, "a number above 0"),
+    "weight_decay": (lambda v: 0 <= v < math.inf, "a number from 0"),
+    "betas": (
+        lambda v: len(v) == 2 and all(0 <= beta < 1 for beta in v),
+        "two numbers from 0 to below 1",
+    ),
+    "warmup": (lambda v: v % 1 == 0 and v >= 0, "a whole number from 0"),
+    "clip": (lambda v: v is None or v > 0, "a number above 0, or null"),
+    "schedule": (lambda v: v in SCHEDULES, ", ".join(SCHEDULES)),
+    "eval_every": (lambda v: v is None or _count(v), "a whole number from 1, or null"),
+    "eval_batch": (lambda v: v is None or _count(v), "a whole number from 1, or null"),
+    "stop_at": (lambda v: v is None or 0 < v <= 1, "a share above 0 and up to 1, or null"),
+    "dtype": (lambda v: v in DTYPES, ", ".join(DTYPES)),
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,12 +40,13 @@ class Task(ABC):
     Built by the harness as ``Task(length=..., seed=..., **own_parameters)``. A bad parameter
     raises ``spanwise.errors.ConfigError`` (or ValueError) in one line, from the constructor.
 
-    Attributes: ``length``; ``seed``; ``vocab_size`` (token ids are below it); ``n_classes``
-    (targets are below it); ``causal`` (True where a position may only look back); ``chance``
-    (accuracy of a guess); ``answer_span`` (how many positions, up to the answer's, are all needed
-    to find it: 2 where the answer stands after its key).
+    Attributes: ``label`` (for tables and figures); ``length``; ``seed``; ``vocab_size`` (token
+    ids are below it); ``n_classes`` (targets are below it); ``causal`` (True where a position may
+    only look back); ``chance`` (accuracy of a guess); ``answer_span`` (how many positions, up to
+    the answer's, are all needed to find it: 2 where the answer stands after its key).
     """
 
+    label: ClassVar[str] = ""
     length: int
     seed: int
     vocab_size: int

@@ -54,6 +54,7 @@ class Recall(Task):
         ConfigError: a size that does not fit, in one line that says what would.
     """
 
+    label = "Recall"
     causal = True
     answer_span = 2
 

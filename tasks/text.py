@@ -56,6 +56,7 @@ class Text(Task):
         ConfigError: ``path`` is missing, unreadable, empty or too small, in one line.
     """
 
+    label = "Text"
     vocab_size = 256
     n_classes = 256
     causal = True

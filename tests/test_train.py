@@ -195,15 +195,18 @@ def test_progress_hears_every_step():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"steps": 0}, "train.steps=0: must be at least 1"),
-        ({"lr": 0}, "train.lr=0: must be a number above 0"),
-        ({"lr": math.nan}, "train.lr=nan"),
+        ({"steps": 0}, "train.steps: found 0; allowed: a whole number from 1"),
+        ({"steps": 1.5}, "train.steps: found 1.5"),
+        ({"batch": "many"}, "train.batch: found 'many'"),
+        ({"lr": 0}, "train.lr: found 0; allowed: a number above 0"),
+        ({"lr": math.nan}, "train.lr: found nan"),
         ({"betas": [0.9, 1.0]}, "train.betas"),
+        ({"warmup": -1}, "train.warmup: found -1"),
         ({"clip": 0}, "above 0, or null"),
-        ({"eval_every": 0}, "train.eval_every=0: must be at least 1, or null"),
-        ({"stop_at": 95}, "train.stop_at=95"),
+        ({"eval_every": 0}, "train.eval_every: found 0; allowed: a whole number from 1, or null"),
+        ({"stop_at": 95}, "train.stop_at: found 95"),
         ({"schedule": "cosin"}, "Did you mean 'cosine'"),
-        ({"dtype": "float64"}, "dtype=float64: must be one of float32, bfloat16"),
+        ({"dtype": "float64"}, "^dtype: found 'float64'; allowed: float32, bfloat16"),
     ],
 )
 def test_bad_settings_are_one_line(changes, says):
