@@ -35,6 +35,9 @@ ACTIONS = {
     "walkthrough": Action(
         "spanwise.walkthrough:run", "self-attention on a small sentence, every number shown"
     ),
+    "check": Action(
+        "spanwise.check.action:run", "check the variant: does it do what it says? exit 1 if not"
+    ),
     "list": Action("spanwise.listing:run", "show variants, tasks, models and experiments"),
 }
 

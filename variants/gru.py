@@ -11,6 +11,6 @@ class GRU(Recurrent):
     """torch's own GRU (reset and update gates), then a projection to d_model."""
 
     label = "GRU"
-    colour = "#D55E00"
+    colour = "#F0E442"
     paper = "Cho et al. 2014, arXiv:1406.1078"
     cell = nn.GRU

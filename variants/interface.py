@@ -61,6 +61,8 @@ class Variant(nn.Module):
     """What is no attention has no queries and keys for an encoding to act on."""
     expected_failures: ClassVar[dict[str, str]] = {}
     """Names of checks (``spanwise.check``) that this variant is known to fail: the reason why."""
+    check_parameters: ClassVar[dict[str, Any]] = {}
+    """Own parameters at which the checks, on some twenty positions, exercise the variant."""
 
     def __init__(
         self,
@@ -107,6 +109,13 @@ class Variant(nn.Module):
         """Return who sees whom as bool (L, L), row = query, for a small length; None if unknown."""
         return None
 
+    def beyond_window(self, q: Any, k: Any) -> Any:
+        """Return whether the query at q sees the key at k for another reason than its ``window``.
+
+        Global tokens, for instance: what is left must be a window of exactly that size.
+        """
+        return False
+
 
 class AttentionVariant(Variant):
     """Multi-head attention around ``attend``: softmax or any other formula.
@@ -122,6 +131,8 @@ class AttentionVariant(Variant):
     """
 
     positions_allowed = NAMES
+    is_softmax: ClassVar[bool] = True
+    """False where ``attend`` is another formula than a softmax over the keys seen."""
     two_sided_alibi: ClassVar[bool] = False
     """True where ``attend`` honours ``groups``, as bidirectional ALiBi needs."""
 

@@ -24,4 +24,8 @@ class LocalGlobal(Windowed):
 
     def sees(self, q: Any, k: Any) -> Any:
         """Return whether k is within q's window, or one of the two is global."""
-        return super().sees(q, k) | (k < self.global_tokens) | (q < self.global_tokens)
+        return super().sees(q, k) | self.beyond_window(q, k)
+
+    def beyond_window(self, q: Any, k: Any) -> Any:
+        """Return whether q or k is a global token."""
+        return (k < self.global_tokens) | (q < self.global_tokens)

@@ -16,7 +16,7 @@ class Stack:
     """
 
     label: ClassVar[str] = "Stack"
-    colour: ClassVar[str] = "#000000"
+    colour: ClassVar[str] = "#999999"
     paper: ClassVar[str] = ""
 
     def __init__(self, layers: Any):
