@@ -81,6 +81,7 @@ def _instantiate(config: dict[str, Any], group: str, **keywords: Any) -> Any:
 
 def accuracy(payload: dict[str, Any]) -> dict[str, Any]:
     """Train the cell's model on its task; return its part of the record."""
+    from spanwise.reach import ceiling_columns
     from spanwise.train import train
 
     config = payload["config"]
@@ -96,7 +97,8 @@ def accuracy(payload: dict[str, Any]) -> dict[str, Any]:
         device=config["device"],
         dtype=config["dtype"],
     )
-    return {**described, "row": described["row"] | row, "detail": {"train": detail}}
+    row |= described["row"] | ceiling_columns(model, parts.task, row["accuracy"])
+    return {**described, "row": row, "detail": {"train": detail}}
 
 
 def cost(payload: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Task(ABC):
     Attributes: ``label`` (for tables and figures); ``length``; ``seed``; ``vocab_size`` (token
     ids are below it); ``n_classes`` (targets are below it); ``causal`` (True where a position may
     only look back); ``chance`` (accuracy of a guess); ``answer_span`` (how many positions, up to
-    the answer's, are all needed to find it: 2 where the answer stands after its key).
+    the answer's, are all needed to find it: 2 where the answer stands after its key);
+    ``best_guess`` (accuracy of the best guess of one who sees all but the answer).
     """
 
     label: ClassVar[str] = ""
@@ -70,6 +71,11 @@ class Task(ABC):
         ``cells.csv``.
         """
         return {}
+
+    @property
+    def best_guess(self) -> float:
+        """Accuracy of the best guess at an answer that is out of sight; at least ``chance``."""
+        return self.chance
 
     @property
     def n_targets(self) -> int | None:

@@ -101,6 +101,11 @@ class Recall(Task):
         self.chance = 1 / (vocab - vocab // 2)
 
     @property
+    def best_guess(self) -> float:
+        """One of the values that no other pair of the sequence has."""
+        return 1 / (self.vocab - self.vocab // 2 - self.test_pairs + 1)
+
+    @property
     def n_targets(self) -> int:
         """Queries in a training sequence: one a pair."""
         return self.pairs
