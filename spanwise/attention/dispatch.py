@@ -41,8 +41,8 @@ def rule_attention(
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if kernel == "dense":
         return dense_attention(q, k, v, sees, causal, lengths, scale)
-    tile = 64
-    return blocks_attention(q, k, v, plan(sees, q.shape[2], causal, tile), lengths, scale)
+    plans = (plan(sees, q.shape[2], causal, 32), plan(sees, q.shape[2], causal, 64))
+    return blocks_attention(q, k, v, plans, lengths, scale)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str) -> None:
