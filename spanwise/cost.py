@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from spanwise.errors import ConfigError, nearest
+from spanwise.generation import Generation, build_generation
 from spanwise.memory import measure_peak, saved_bytes, tensor_bytes
 from spanwise.statistics import Estimate
 from spanwise.timing import Calibration, CpuStopwatch, CudaStopwatch, Effort, Timing, interleave
@@ -35,6 +36,7 @@ def measure(
     least: int = 3,
     most: int = 400,
     memory: bool = True,
+    decode: bool = False,
     length: int,
     device: str = "cpu",
     dtype: str = "float32",
@@ -49,7 +51,9 @@ def measure(
     the optimiser). ``model``: the model's keywords (d_model, n_heads, causal, vocab_size ...).
     Timing ends when every 95% interval of a median ratio lies within ``interval`` of it, or after
     ``budget_seconds``, or ``most`` repetitions, and never before ``least``. memory: also read
-    peaks. threads: None takes every core that this process may use.
+    peaks. decode: also time generation with a cache at the end of the sequence, one layer's
+    whatever the scope; no columns where the variant does not generate. threads: None takes every
+    core that this process may use.
 
     Times are in milliseconds, memory in bytes; a column is None where the variant does not know
     its operations. Whoever calls holds ``spanwise.locks.exclusive()``. Raises ConfigError for bad
@@ -65,32 +69,28 @@ def measure(
     before = torch.get_num_threads()
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     try:
-        place = torch.device(device)
-        work = build_workload(
-            variant,
-            scope,
-            length=length,
-            batch=batch,
-            seed=seed,
-            device=place,
-            dtype=getattr(torch, dtype),
-            **model,
-        )
+        place, precision = torch.device(device), getattr(torch, dtype)
+        given = model | {"length": length, "batch": batch, "seed": seed}
+        given |= {"device": place, "dtype": precision}
+        calibration = Calibration(place, precision)
+        stopwatch = CudaStopwatch() if place.type == "cuda" else CpuStopwatch()
         row: Row = {"scope": scope, "batch": batch, "threads": torch.get_num_threads()}
+        work = build_workload(variant, scope, **given)
         if memory:
             row |= memory_row(work, place)
-        calibration = Calibration(place, getattr(torch, dtype))
-        timing = interleave(
-            {"forward": work.infer, "train": work.train},
-            calibration,
-            effort,
-            CudaStopwatch() if place.type == "cuda" else CpuStopwatch(),
-        )
+        passes = {"forward": work.infer, "train": work.train}
+        timing = interleave(passes, calibration, effort, stopwatch)
         for part in work.parts:
             part.drop_gradients()
         row |= time_row(timing, len(work.parts)) | floor_row(timing, work, calibration)
+        detail = _detail(timing)
+        generation = build_generation(variant, **given) if decode else None
+        if generation is not None:
+            timing = interleave({"decode": generation.run}, calibration, effort, stopwatch)
+            row |= generation_row(timing, generation)
+            detail["decode"] = _detail(timing)["decode"]
         row["rss_peak_bytes"] = _resident_peak()
-        return row, _detail(timing)
+        return row, detail
     finally:
         torch.set_num_threads(before)
 
@@ -157,6 +157,14 @@ def time_row(timing: Timing, parts: int) -> Row:
         "contended": None if load is None else load.contended,
         "other_cores": None if load is None else round(load.other_cores, 3),
     }
+
+
+def generation_row(timing: Timing, generation: Generation) -> Row:
+    """Return the columns of generation: time a token of one layer, and its cache's bytes."""
+    series, layers = timing.series["decode"], len(generation.parts)
+    row = _columns("decode_ms", series.milliseconds(), 1 / layers / generation.tokens)
+    row |= _columns("x_calibration_decode", series.ratio(), 1 / layers / generation.tokens)
+    return row | {"cache_bytes": sum(part.cache.nbytes for part in generation.parts) / layers}
 
 
 def floor_row(timing: Timing, work: Workload, calibration: Calibration) -> Row:

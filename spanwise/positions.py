@@ -35,14 +35,16 @@ def sinusoidal(
         return table[:, :d_model].to(device=device, dtype=dtype)
 
 
-def rotate(x_BHLD: Tensor) -> Tensor:
+def rotate(x_BHLD: Tensor, start: int = 0, horizon: int | None = None) -> Tensor:
     """Turn each pair of dimensions (2i, 2i+1) at position p by the angle p * 10000**(-2i/D).
 
     The product of a turned query and a turned key depends on their distance only (Su et al.
-    2021, RoFormer, section 3.2). D must be even.
+    2021, RoFormer, section 3.2). D must be even. ``start``: position of the first of L, in a
+    sequence of ``horizon`` (default: that ends with it).
     """
     *_, length, head_dim = x_BHLD.shape
-    cos, sin = _turns(length, head_dim, x_BHLD.dtype, x_BHLD.device)
+    tables = _turns(horizon or start + length, head_dim, x_BHLD.dtype, x_BHLD.device)
+    cos, sin = (table[start : start + length] for table in tables)
     even, odd = x_BHLD[..., 0::2], x_BHLD[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
@@ -60,7 +62,12 @@ def alibi_slopes(n_heads: int) -> Tensor:
 
 
 def add_alibi(
-    q_BHLD: Tensor, k_BHLD: Tensor, slopes_H: Tensor, scale: float
+    q_BHLD: Tensor,
+    k_BHLD: Tensor,
+    slopes_H: Tensor,
+    scale: float,
+    start: int = 0,
+    horizon: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Append dimensions to q and k so that q @ k * scale also holds slope * (key's position).
 
@@ -71,18 +78,21 @@ def add_alibi(
     more dimension), while the products are summed in float32 by the kernels.
 
     The error that is left is the rounding of a score of size slope * L / 2: in float32, about
-    1e-4 at L = 8,192 for the steepest slope.
+    1e-4 at L = 8,192 for the steepest slope. k may have fewer heads than q. ``start``: position
+    of the first of L, in a sequence of ``horizon`` (default: that ends with it).
     """
     batch, heads, length, _ = k_BHLD.shape
-    positions = torch.arange(length, device=k_BHLD.device) - length // 2
-    digits = [positions]
+    horizon = horizon or start + length
+    positions = torch.arange(start, start + length, device=k_BHLD.device) - horizon // 2
+    digits, largest = [positions], (horizon + 1) // 2
     if k_BHLD.dtype in (torch.bfloat16, torch.float16):
-        while int(digits[-1].abs().max()) > 256:
+        while largest > 256:
             digits[-1:] = [digits[-1] % 256, digits[-1].div(256, rounding_mode="floor")]
+            largest = -(-largest // 256)
     # Rounded once, before the powers of 256 (which are exact): every digit has the same slope.
     slopes = (slopes_H.to(k_BHLD.device) / scale).to(q_BHLD.dtype)
     weights = torch.stack([slopes * 256**power for power in range(len(digits))], dim=-1)
-    q_more = weights[None, :, None, :].expand(batch, heads, q_BHLD.shape[2], -1)
+    q_more = weights[None, :, None, :].expand(batch, -1, q_BHLD.shape[2], -1)
     k_more = torch.stack(digits, dim=-1).to(k_BHLD.dtype).expand(batch, heads, -1, -1)
     return torch.cat((q_BHLD, q_more), dim=-1), torch.cat((k_BHLD, k_more), dim=-1)
 

@@ -113,18 +113,19 @@ def build_workload(
 
     if scope == "model":
         return _model(variant, length, batch, seed, device, dtype, model)
-    keywords = {
-        name: model[name]
-        for name in ("d_model", "n_heads", "causal", "positions", "dropout", "scale", "kv_heads")
-        if model.get(name) is not None
-    }
     x_BLM = normal(batch, length, model["d_model"], name="x")
     parts, operations = [], []
     for index in range(stack_of(variant).period):
-        layer = build_layer(variant, index, seed=seed, **keywords).to(device, dtype)
+        layer = build_layer(variant, index, seed=seed, **layer_keywords(model)).to(device, dtype)
         parts.append((_op if scope == "op" else _layer)(layer, x_BLM, normal))
         operations.append(of_layer(layer, scope, length, batch))
     return Workload(parts, Operations.mean(operations))
+
+
+def layer_keywords(model: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the model's keywords that a layer is built from."""
+    names = ("d_model", "n_heads", "causal", "positions", "dropout", "scale", "kv_heads")
+    return {name: model[name] for name in names if model.get(name) is not None}
 
 
 def _layer(layer: nn.Module, x_BLM: Tensor, normal: Callable[..., Tensor]) -> Part:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spanwise.cost import measure, memory_row
 from spanwise.errors import ConfigError
+from spanwise.generation import build_generation
 from spanwise.operations import Operations
 from spanwise.statistics import scaling_exponent
 from spanwise.workload import build_workload
@@ -212,6 +213,39 @@ def test_a_model_step_trains_and_counts_its_head() -> None:
     work.train()
     after = work.parts[0].parameters()
     assert all(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_generation_has_a_flat_cache_where_the_window_is_one() -> None:
+    sizes = {}
+    for name, variant in {"window": partial(Windowed, window=8), "full": Full}.items():
+        rows = [quick(variant, length=n, decode=True, memory=False)[0] for n in (64, 128)]
+        assert all(row["decode_ms"] > 0 for row in rows)
+        sizes[name] = [row["cache_bytes"] for row in rows]
+    entry = 2 * 32 * 4
+    assert sizes == {"window": [8 * entry, 8 * entry], "full": [64 * entry, 128 * entry]}
+    stack = Stack([partial(Windowed, window=8), Full])
+    assert quick(stack, decode=True, memory=False)[0]["cache_bytes"] == (8 + 64) / 2 * entry
+
+
+def test_what_cannot_generate_has_no_columns_of_it() -> None:
+    assert "decode_ms" not in quick(Full, causal=False, decode=True, memory=False)[0]
+    assert "decode_ms" not in quick(Recurrent, decode=True, memory=False)[0]
+
+
+def test_generation_is_timed_from_the_same_place_each_time() -> None:
+    generation = build_generation(
+        partial(Windowed, window=8),
+        length=50,
+        batch=1,
+        seed=0,
+        device=CPU,
+        dtype=torch.float32,
+        **MODEL,
+    )
+    assert generation is not None
+    for _ in range(2):
+        generation.run()
+        assert generation.parts[0].cache.length == 50
 
 
 def test_a_wrong_shape_is_said() -> None:

@@ -6,6 +6,8 @@ Three base classes, each giving more for less; override as little as possible:
 - ``AttentionVariant``: owns the projections, the heads and their positions; override ``attend``.
 - ``RuleAttention``: override ``sees``. For what only restricts who scores whom.
 
+Where ``cache`` gives one, a layer also works token by token: ``prefill``, then ``decode``.
+
 ``Stack`` (variants/stack.py) is a pattern of layers made of any of these; the checks of
 constructor arguments (``whole``, ``fraction`` ...) are in variants/parameters.py.
 
@@ -29,6 +31,7 @@ from spanwise.positions import (
     pad_like,
     rotate,
 )
+from variants.decoding import Cache, KeyValueCache
 from variants.parameters import described, fraction, one_of, own_parameters, positive, whole
 from variants.stack import Stack
 
@@ -87,6 +90,22 @@ class Variant(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return y (B, L, d_model) from x (B, L, d_model)."""
+        raise NotImplementedError
+
+    def cache(self, horizon: int, batch: int = 1) -> Cache | None:
+        """Return an empty memory for generating up to ``horizon`` tokens one by one.
+
+        None where the variant cannot: it looks ahead, or has no such form. A variant that can
+        overrides this, ``prefill`` and ``decode``.
+        """
+        return None
+
+    def prefill(self, x: Tensor, cache: Any) -> None:
+        """Read x (B, L, d_model) into an empty cache."""
+        raise NotImplementedError
+
+    def decode(self, x: Tensor, cache: Any) -> Tensor:
+        """Return the next position's output (B, 1, d_model) from its input (B, 1, d_model)."""
         raise NotImplementedError
 
     def own_parameters(self) -> dict[str, Any]:
@@ -185,18 +204,49 @@ class AttentionVariant(Variant):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k, v as (B, H, L, D), positions applied, shared heads repeated."""
+        q, k, v = self.project_heads(x)
+        if self.kv_heads < self.n_heads:
+            shared = self.n_heads // self.kv_heads
+            k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+        return q, k, v
+
+    def project_heads(
+        self, x: Tensor, start: int = 0, horizon: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q (B, H, L, D) and k, v (B, G, L, D), positions applied, no head repeated.
+
+        x holds the positions from ``start`` on of a sequence of ``horizon`` (default: all of it).
+        """
         q, k, v = (
             W(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for W in (self.W_q, self.W_k, self.W_v)
         )
         if self.positions == "rotary":
-            q, k = rotate(q), rotate(k)
-        if self.kv_heads < self.n_heads:
-            shared = self.n_heads // self.kv_heads
-            k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+            q, k = rotate(q, start, horizon), rotate(k, start, horizon)
         if self.positions == "alibi":
-            q, k = add_alibi(q, k, self.slopes(), self.scale)
+            q, k = add_alibi(q, k, self.slopes(), self.scale, start, horizon)
         return q, k, v
+
+    def cache(self, horizon: int, batch: int = 1) -> Cache | None:
+        """Return an empty cache for sequences of up to ``horizon`` tokens.
+
+        It keeps the keys and values that a later query can still see, exactly.
+        """
+        if not (self.causal and self.is_softmax):
+            return None
+        _, k, v = self.project_heads(self.W_q.weight.new_zeros(batch, 1, self.d_model))
+        return KeyValueCache(self.rule, horizon, k.detach(), v.detach())
+
+    def prefill(self, x: Tensor, cache: Any) -> None:
+        """Read x (B, L, d_model) into an empty cache, all positions at once, without outputs."""
+        _, k, v = self.project_heads(x, cache.length, cache.horizon)
+        cache.append(k, v)
+
+    def decode(self, x: Tensor, cache: Any) -> Tensor:
+        """Return the next position's output (B, 1, d_model) from its input (B, 1, d_model)."""
+        q, k, v = self.project_heads(x, cache.length, cache.horizon)
+        cache.append(k, v)
+        return self.W_o(cache.attend(q, self.scale).transpose(1, 2).flatten(2))
 
     def slopes(self) -> Tensor:
         """Return the (H,) ALiBi slopes; negative for heads that look ahead."""

@@ -6,12 +6,28 @@ Shape suffixes: B batch, L sequence length, S state.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from variants.interface import Variant, padding, whole
+
+
+@dataclass
+class StateCache:
+    """The state after ``length`` tokens: one tensor (1, B, S), or two for a cell of two."""
+
+    state: Tensor | tuple[Tensor, Tensor]
+    horizon: int
+    length: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state."""
+        parts = self.state if isinstance(self.state, tuple) else (self.state,)
+        return sum(part.numel() * part.element_size() for part in parts)
 
 
 class Recurrent(Variant):
@@ -54,6 +70,24 @@ class Recurrent(Variant):
             )
         out = nn.functional.dropout(self.W_o(states_BLS), self.dropout, self.training)
         return out if padded is None else out.masked_fill(padded, 0)
+
+    def cache(self, horizon: int, batch: int = 1) -> StateCache | None:
+        """Return an empty state, of one size whatever the length; None where it reads both ways."""
+        if not self.causal:
+            return None
+        zero = self.W_o.weight.new_zeros(1, batch, self.state)
+        return StateCache((zero, zero.clone()) if self.cell is nn.LSTM else zero, horizon)
+
+    def prefill(self, x: Tensor, cache: StateCache) -> None:
+        """Read x (B, L, d_model) into the state."""
+        _, cache.state = self.recurrence(x, cache.state)
+        cache.length += x.shape[1]
+
+    def decode(self, x: Tensor, cache: StateCache) -> Tensor:
+        """Return the next position's output (B, 1, d_model) from its input (B, 1, d_model)."""
+        states_BLS, cache.state = self.recurrence(x, cache.state)
+        cache.length += 1
+        return self.W_o(states_BLS)
 
     def flops(self, length: int, batch: int = 1) -> float:
         """Return the operations of a forward pass: every matrix, once a position."""

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import torch
 
-from spanwise.check import cost, output, padding, precision, repeat, sight, softmax
+from spanwise.check import cost, decoding, output, padding, precision, repeat, sight, softmax
 from spanwise.check.subject import Failed, Skipped, Subject
 from variants.stack import is_stack, stack_of
 
 Check = Callable[[Subject], None]
 Status = Literal["passed", "failed", "skipped", "expected_failure"]
 
-_MODULES = (output, sight, softmax, padding, repeat, precision, cost)
+_MODULES = (output, sight, softmax, padding, repeat, precision, cost, decoding)
 CHECKS: dict[str, Check] = {
     name: check
     for module in _MODULES

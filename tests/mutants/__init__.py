@@ -5,7 +5,7 @@
 
 from functools import partial
 
-from tests.mutants import kernels, rules, states
+from tests.mutants import decoding, kernels, rules, states
 
 WINDOW = {"window": 32}
 GLOBALS = {"window": 32, "global_tokens": 4}
@@ -58,6 +58,10 @@ MUTANTS = {
     partial(states.StaleLengths, **WINDOW): "check_same_call_same_bits",
     states.GlobalSeed: "check_same_seed_same_bits",
     states.InferenceTensorKept: "check_same_without_grad",
+    partial(decoding.RingOneShort, **WINDOW): "check_decoding",
+    decoding.EveryTokenIsTheFirst: "check_decoding",
+    partial(decoding.StaleEntriesSeen, **WINDOW): "check_decoding",
+    partial(decoding.CacheGrows, **WINDOW): "check_cache_size",
     states.BackwardRecurrence: "check_causality",
     states.Unnamed: "check_display",
 }
