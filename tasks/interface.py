@@ -72,6 +72,18 @@ class Task(ABC):
         """
         return {}
 
+    def marks(self, batch: Batch) -> dict[str, Tensor]:
+        """Return pairs of positions of a batch that have a name, for looking at attention.
+
+        For each name a bool (B, L, L), row = the position that looks, column = the one looked at:
+        ``{"subject": ...}`` is True where the row is a verb and the column is its subject.
+        """
+        return {}
+
+    def written(self, batch: Batch) -> list[list[str]]:
+        """Return each sequence as a reader would see it, a text a token."""
+        return [[str(token) for token in row] for row in batch.tokens_BL.tolist()]
+
     @property
     def best_guess(self) -> float:
         """Accuracy of the best guess at an answer that is out of sight; at least ``chance``."""

@@ -22,11 +22,9 @@ from torch import Tensor
 from spanwise.errors import ConfigError, nearest
 from spanwise.seeds import torch_generator
 from tasks.interface import IGNORE, Batch, Split, Task
+from tasks.splits import BUCKETS, N_BUCKETS, bucket
 
 FILLERS = ("zero", "random", "own")
-N_BUCKETS = 4
-BUCKETS: dict[Split, tuple[int, ...]] = {"train": (0, 1), "validation": (2,), "test": (3,)}
-"""Which quarters of all possible contents a split draws from."""
 FEWEST_CONTENTS = 64
 """With fewer possible contents than this, a quarter of them might be empty."""
 
@@ -168,18 +166,6 @@ class Recall(Task):
         answer_BP = (2 * torch.arange(pairs) + 1).expand(size, pairs)
         answers_BL = torch.full(shape, -1).scatter_(1, at_BP, answer_BP)
         return Batch(tokens_BL, targets_BL, answers_BL=answers_BL)
-
-
-def bucket(content_BC: Tensor) -> Tensor:
-    """Return which of ``N_BUCKETS`` equal parts of all contents each row belongs to, (B,) int64.
-
-    A multilinear hash with fixed odd multipliers: its two highest bits. It depends on the row
-    alone, so a content is always in the same part.
-    """
-    multipliers = torch_generator(0, "recall", "buckets")
-    bits = torch.randint(-(2**62), 2**62, (content_BC.shape[1],), generator=multipliers)
-    hashed = (content_BC * (2 * bits + 1)).sum(dim=1)
-    return (hashed >> 62) & (N_BUCKETS - 1)
 
 
 def _distinct(rows: int, choices: int, n: int, generator: torch.Generator) -> Tensor:
