@@ -1,7 +1,8 @@
 """One cell: a resolved config in, a record out, whatever happens in between.
 
 A cell trains (`measure` accuracy), is measured (cost), or both, one after the other, each in a
-process of its own. Training shares the machine with other training; measuring has it alone.
+process of its own; or it is only looked at (probe). Training and looking share the machine with
+others of their kind; measuring has it alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from spanwise import isolation, locks, records
 from spanwise.config import key_of, root
 
-_LOCKS = {"accuracy": locks.shared, "cost": locks.exclusive}
+_LOCKS = {"accuracy": locks.shared, "probe": locks.shared, "cost": locks.exclusive}
 
 
 def run(config: Mapping[str, Any], choices: Mapping[str, Any], study: Path) -> str:

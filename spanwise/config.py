@@ -12,12 +12,12 @@ from typing import Any
 
 from spanwise.errors import ConfigError, nearest
 
-MEASURES = ("accuracy", "cost", "both")
+MEASURES = ("accuracy", "cost", "both", "probe")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 GROUPS = ("variant", "task", "model", "train", "cost")
 KEYS = (
     "action", "study", "results", "measure", "length", "seed", "device", "dtype", "threads",
-    "limits", "report", "walkthrough", *GROUPS,
+    "limits", "report", "walkthrough", "probes", *GROUPS,
 )  # fmt: skip
 """Every key of the top level."""
 
@@ -107,10 +107,12 @@ def key_of(config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
     the settings of a measurement that the cell does not make.
     """
     names = ["variant", "task", "model", "measure", "length", "seed", "device", "dtype", "threads"]
-    if config["measure"] != "cost":
+    if config["measure"] in ("accuracy", "both"):
         names.append("train")
-    if config["measure"] != "accuracy":
+    if config["measure"] in ("cost", "both"):
         names.append("cost")
+    if config["measure"] != "cost" and config["probes"]:
+        names.append("probes")
     relevant = {name: config[name] for name in names}
     relevant["choices"] = {name: choices.get(name) for name in ("variant", "task")}
     text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=str)

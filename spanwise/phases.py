@@ -98,7 +98,32 @@ def accuracy(payload: dict[str, Any]) -> dict[str, Any]:
         dtype=config["dtype"],
     )
     row |= described["row"] | ceiling_columns(model, parts.task, row["accuracy"])
-    return {**described, "row": row, "detail": {"train": detail}}
+    found, tables = _probe(config, parts, model, trained=True)
+    return {
+        **described,
+        "row": row | found,
+        "detail": {"train": detail, **tables},
+    }
+
+
+def probe(payload: dict[str, Any]) -> dict[str, Any]:
+    """Run the cell's probes on its model as it starts; return its part of the record."""
+    config = payload["config"]
+    torch.set_num_threads(payload["threads"])
+    parts = build(config)
+    model = parts.model().to(config["device"])
+    described = _describe(parts, model, config)
+    found, tables = _probe(config, parts, model, trained=False)
+    return {**described, "row": described["row"] | found, "detail": tables}
+
+
+def _probe(
+    config: dict[str, Any], parts: Parts, model: Any, trained: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    from spanwise import probes
+
+    subject = probes.Subject(config, parts.task, parts.factory, parts.keywords, model, trained)
+    return probes.run(subject)
 
 
 def cost(payload: dict[str, Any]) -> dict[str, Any]:
@@ -167,17 +192,20 @@ def check(payload: dict[str, Any]) -> list[str]:
 
 
 def _wrong_with(config: dict[str, Any]) -> str:
+    from spanwise import probes
     from spanwise.cost import measure
     from spanwise.train import check_settings, train
 
     measured = config["measure"]
     group = "variant"
     try:
-        if measured != "cost":
+        if measured in ("accuracy", "both"):
             check_arguments(train, config["train"], "train")
             check_settings(**config["train"], dtype=config["dtype"])
-        if measured != "accuracy":
+        if measured in ("cost", "both"):
             check_arguments(measure, config["cost"], "cost")
+        for name, (function, options) in probes.named(config["probes"]).items():
+            check_arguments(function, options, f"probes.{name}")
         for group in ("variant", "task"):
             build_factory(config) if group == "variant" else build_task(config)
         group = "model"

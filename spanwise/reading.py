@@ -83,7 +83,7 @@ _MAX_TEXT = 2000
 _MOST = 1e100  # larger is no measurement, and its square is no number
 _MAX_COLUMNS = 300
 _MAX_ROWS = 200
-_MAX_DETAIL_COLUMNS = 16
+_MAX_DETAIL_COLUMNS = 32
 _MAX_PICTURE = 512
 
 

@@ -76,7 +76,7 @@ def write(folder: str | os.PathLike[str], question: Mapping[str, Any] | None = N
             raise
         problems.append(str(error))
         wanted, found = figures.DEFAULT, []
-    for name, table in made.items():
+    for name, table in {**tables.probe_tables(study), **made}.items():
         tables.write_csv(table, study.folder / f"{name}.csv")
     drawn = plots.draw(study, summary.choose_rates(study), wanted)
     counts = {str(k): int(n) for k, n in study.cells["status"].value_counts().items()}

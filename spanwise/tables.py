@@ -52,7 +52,8 @@ class Study:
     cells: one row a cell, columns as in cells.csv. swept: dotted config keys, among the cells'
     columns, whose value differs between cells (never the variant's own parameters, which are
     ``variant_params``). displays: label, colour and paper of a variant. details: tables in the
-    records' details (``curve``: the points of training), by name and cell key. samples: a timing's
+    records' details (``curve``: the points of training), by name and cell key. probes: which
+    of those are tables of probes (``spanwise.probes``). samples: a timing's
     repetitions in units of its calibration, by cell key and column. pictures: rows of 0/1 text a
     layer, by (variant, variant_params). machines: each machine's facts with the number of its
     cells. rejected: record files that are not, or not wholly, in ``cells``. question: the
@@ -65,6 +66,7 @@ class Study:
     swept: list[str] = field(default_factory=list)
     displays: dict[str, dict[str, str]] = field(default_factory=dict)
     details: dict[str, dict[str, Columns]] = field(default_factory=dict)
+    probes: set[str] = field(default_factory=set)
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     pictures: dict[tuple[str, str], list[list[str]]] = field(default_factory=dict)
     machines: list[tuple[dict[str, str], int]] = field(default_factory=list)
@@ -177,6 +179,7 @@ def _gather(study: Study, record: dict[str, Any], row: dict[str, Any]) -> None:
         table = detail_table(entry) if NAME.fullmatch(name) else None
         if table is not None:
             study.details.setdefault(name, {}).setdefault(row["key"], table)
+    study.probes |= set(mapping(mapping(record.get("config")).get("probes")))
     for name, series in mapping(detail.get("cost")).items():
         ratios = mapping(series).get("ratios")
         if isinstance(ratios, list) and are_numbers(ratios):
@@ -246,6 +249,24 @@ def _read_study_file(study: Study) -> None:
     study.question = mapping(left.get("report")) or study.question
     if isinstance(left.get("command"), str):
         study.command = clip(left["command"])
+
+
+def probe_tables(study: Study) -> dict[str, pd.DataFrame]:
+    """Return each probe's tables as one: whose cell it is, then the probe's own columns."""
+    found = {}
+    identity = ["key", "variant", "variant_params", "task", "length", "seed", *study.swept]
+    cells = study.cells[[name for name in dict.fromkeys(identity) if name in study.cells]]
+    for name in sorted(study.probes & set(study.details)):
+        parts = []
+        for _, cell in cells.iterrows():
+            columns = study.details[name].get(str(cell["key"]))
+            if columns is not None:
+                part = pd.DataFrame(columns)
+                mine = {str(k): v for k, v in cell.items() if k not in part}
+                parts.append(part.assign(**mine)[[*mine, *part.columns]])
+        if parts:
+            found[name] = pd.concat(parts, ignore_index=True)
+    return found
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:

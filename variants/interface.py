@@ -108,6 +108,14 @@ class Variant(nn.Module):
         """Return the next position's output (B, 1, d_model) from its input (B, 1, d_model)."""
         raise NotImplementedError
 
+    def step(self, x: Tensor) -> Tensor:
+        """Return what one step brings to each position, (B, L, d_model) from (B, L, d_model).
+
+        A step is what happens at once, all positions side by side: here the whole layer. A
+        variant that works through the positions one after another overrides it.
+        """
+        return self(x)
+
     def own_parameters(self) -> dict[str, Any]:
         """Return the arguments that this variant's own constructor adds, as they were set."""
         return own_parameters(self, shared=Variant)

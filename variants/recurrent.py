@@ -89,6 +89,14 @@ class Recurrent(Variant):
         cache.length += 1
         return self.W_o(states_BLS)
 
+    def step(self, x: Tensor) -> Tensor:
+        """Return what each position gets from the one before it: one step of the recurrence."""
+        if not self.causal:
+            raise ValueError("causal: found False; allowed: True, to follow one direction's steps")
+        before = nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
+        pairs = torch.stack((before, x), dim=2).flatten(0, 1)
+        return self.W_o(self.recurrence(pairs)[0][:, -1]).unflatten(0, x.shape[:2])
+
     def flops(self, length: int, batch: int = 1) -> float:
         """Return the operations of a forward pass: every matrix, once a position."""
         weights = sum(p.numel() for p in self.parameters() if p.dim() == 2)
