@@ -14,7 +14,10 @@ import math
 import os
 import sysconfig
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,17 +79,10 @@ class Text(Task):
             if value < 1:
                 raise ConfigError(f"task.{name}={value}: must be at least 1")
         self.length, self.seed = length, seed
-        files = _read(path)
-        self.data_id = _identify(files)
-        self._parts = _split(files, length + 1, path)
+        self._data = _prepare(path, _signature(path), length + 1)
+        self.data_id = self._data.identity
         sizes = {"validation": validation_size, "test": test_size}
-        self._starts = {name: self._windows(name, size) for name, size in sizes.items()}
-        for name, starts in self._starts.items():
-            if not len(starts):
-                raise ConfigError(
-                    f"task.path={path}: every {name} window of {length + 1} bytes also occurs in "
-                    "the training data; give text that repeats itself less"
-                )
+        self._starts = {name: self._data.starts[name][:size] for name, size in sizes.items()}
 
     @property
     def n_targets(self) -> int:
@@ -97,7 +93,7 @@ class Text(Task):
         """Yield batches of windows, each position's target being the byte after it."""
         if split == "train":
             generator = numpy_generator(self.seed, "text", "train")
-            last = len(self._parts["train"]) - self.length
+            last = len(self._data.parts["train"]) - self.length
             while True:
                 yield self._batch(split, generator.integers(0, last, batch_size))
         for first in range(0, len(self._starts[split]), batch_size):
@@ -109,17 +105,40 @@ class Text(Task):
 
     def _batch(self, split: str, starts: np.ndarray) -> Batch:
         at = starts[:, None] + np.arange(self.length + 1)
-        window = torch.from_numpy(self._parts[split][at].astype(np.int64))
+        window = torch.from_numpy(self._data.parts[split][at].astype(np.int64))
         return Batch(window[:, :-1].contiguous(), window[:, 1:].contiguous())
 
-    def _windows(self, name: str, size: int) -> np.ndarray:
-        """Return the starts of up to ``size`` windows that do not overlap nor occur in train."""
-        data, width = self._parts[name], self.length + 1
-        grid = np.arange(0, len(data) - self.length, width)
-        order = numpy_generator(0, "text", name, width).permutation(len(grid))
-        candidates = grid[order]
-        seen = occurring(window_hashes(data, width)[candidates], self._parts["train"], width)
-        return candidates[~seen][:size]
+
+@dataclass(frozen=True)
+class Data:
+    """The bytes (uint8) of each split, and where its held-out windows start, in drawing order."""
+
+    identity: str
+    parts: dict[str, np.ndarray]
+    starts: dict[str, np.ndarray]
+
+
+@lru_cache(maxsize=2)
+def _prepare(path: str | None, signature: tuple[Any, ...], width: int) -> Data:
+    """Read and split what ``path`` names; ``signature`` changes whenever its files do."""
+    files = _read(path, [Path(name) for name, *_ in signature])
+    parts = _split(files, width, path)
+    held_out = {}
+    for name in ("validation", "test"):
+        # Windows that do not overlap, in an order that no seed changes.
+        grid = np.arange(0, len(parts[name]) - width + 1, width)
+        held_out[name] = grid[numpy_generator(0, "text", name, width).permutation(len(grid))]
+    hashes = [window_hashes(parts[name], width)[starts] for name, starts in held_out.items()]
+    seen = occurring(np.concatenate(hashes), parts["train"], width)
+    apart = np.split(~seen, [len(hashes[0])])
+    for (name, starts), keep in zip(held_out.items(), apart, strict=True):
+        held_out[name] = starts[keep]
+        if not keep.any():
+            raise ConfigError(
+                f"task.path={path}: every {name} window of {width} bytes also occurs in the "
+                "training data; give text that repeats itself less"
+            )
+    return Data(_identify(files), parts, held_out)
 
 
 def occurring(hashes: np.ndarray, data: np.ndarray, width: int) -> np.ndarray:
@@ -146,18 +165,23 @@ def window_hashes(data: np.ndarray, width: int) -> np.ndarray:
     The hash of window i is sum_j byte[i+j] * r^j mod 2^64: the difference of two prefix sums of
     byte[k] * r^k, times r^-i, which exists since r is odd.
     """
-    root = np.uint64(derive_seed(0, "text", "windows") | 1)
-    inverse = np.uint64(pow(int(root), -1, 2**64))
-    n = len(data)
-    powers = np.full(n, root, dtype=np.uint64)
-    powers[0] = 1
-    prefix = np.zeros(n + 1, dtype=np.uint64)
-    np.cumsum((data.astype(np.uint64) + 1) * np.cumprod(powers), out=prefix[1:])
-    del powers
-    starts = n - width + 1
-    backs = np.full(starts, inverse, dtype=np.uint64)
-    backs[0] = 1
-    return (prefix[width:] - prefix[:starts]) * np.cumprod(backs)
+    powers, inverses = _powers(max(len(data), CHUNK + width))
+    starts = len(data) - width + 1
+    prefix = np.zeros(len(data) + 1, dtype=np.uint64)
+    np.cumsum((data.astype(np.uint64) + 1) * powers[: len(data)], out=prefix[1:])
+    return (prefix[width:] - prefix[:starts]) * inverses[:starts]
+
+
+@lru_cache(maxsize=1)
+def _powers(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return root^k and root^-k mod 2^64 for k below n."""
+    root = derive_seed(0, "text", "windows") | 1
+    found = []
+    for base in (root, pow(root, -1, 2**64)):
+        factors = np.full(n, base, dtype=np.uint64)
+        factors[0] = 1
+        found.append(np.cumprod(factors))
+    return found[0], found[1]
 
 
 def _standard_library() -> Iterable[Path]:
@@ -173,8 +197,8 @@ def _files_under(root: Path, leave_out: Container[str] = ()) -> Iterable[Path]:
         yield from (name for name in visible if name.is_file())
 
 
-def _read(path: str | None) -> list[bytes]:
-    """Return the contents of the files, each once, in the order of their hashes."""
+def _signature(path: str | None) -> tuple[tuple[str, int, int], ...]:
+    """Return the name, size and time of change of each file that ``path`` names."""
     if path is None:
         names: Iterable[Path] = _standard_library()
     else:
@@ -182,6 +206,12 @@ def _read(path: str | None) -> list[bytes]:
         if not root.exists():
             raise ConfigError(f"task.path={path}: no such file or folder")
         names = [root] if root.is_file() else _files_under(root)
+    facts = ((str(name), name.stat()) for name in names)
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts))
+
+
+def _read(path: str | None, names: Iterable[Path]) -> list[bytes]:
+    """Return the contents of the files, each once, in the order of their hashes."""
     try:
         contents = {name.read_bytes() for name in names}
     except OSError as error:

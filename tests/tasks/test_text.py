@@ -65,14 +65,14 @@ def test_test_windows_that_training_also_has_are_dropped(tmp_path):
     for i in range(60):
         (tmp_path / str(i)).write_bytes((licence if i % 2 else b"") + words(i, 500))
     task = Text(39, seed=0, path=str(tmp_path), test_size=10_000, validation_size=10_000)
-    train = task._parts["train"].tobytes()
+    train = task._data.parts["train"].tobytes()
     assert licence in train
     for split in ("validation", "test"):
         found = windows(task, split)
         assert found
-        assert licence in task._parts[split].tobytes()
+        assert licence in task._data.parts[split].tobytes()
         assert not [window for window in found if window in train]
-        fit = len(task._parts[split]) // 40
+        fit = len(task._data.parts[split]) // 40
         assert 0.5 * fit < len(found) < fit
 
 
@@ -91,9 +91,9 @@ def test_occurring_equals_a_search(width, monkeypatch):
 def test_a_single_file_is_split_into_spans(tmp_path):
     (tmp_path / "one.bin").write_bytes(words(0, 20_000))
     task = Text(30, seed=0, path=str(tmp_path / "one.bin"))
-    sizes = {name: len(part) for name, part in task._parts.items()}
+    sizes = {name: len(part) for name, part in task._data.parts.items()}
     assert sizes == {"test": 2000, "validation": 2000, "train": 16_000}
-    joined = b"".join(task._parts[name].tobytes() for name in ("test", "validation", "train"))
+    joined = b"".join(task._data.parts[name].tobytes() for name in ("test", "validation", "train"))
     assert joined == words(0, 20_000)
 
 
@@ -123,7 +123,7 @@ def test_bits_per_byte_of_a_uniform_guess_is_eight(folder):
 
 def test_the_default_is_the_standard_library():
     task = Text(100, seed=0)
-    assert len(task._parts["train"]) > 5_000_000
+    assert len(task._data.parts["train"]) > 5_000_000
     assert len(windows(task, "test")) == 256
     assert task.n_targets == 100
 
