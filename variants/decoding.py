@@ -85,6 +85,21 @@ def allot(rule: Any, length: int) -> Slots:
     return Slots(slot, used, whole, torch.tensor(last))
 
 
+@dataclass
+class StateCache:
+    """A state of one size, whatever the ``length`` read so far: one tensor, or two."""
+
+    state: Any
+    horizon: int
+    length: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state."""
+        parts = self.state if isinstance(self.state, tuple) else (self.state,)
+        return sum(part.numel() * part.element_size() for part in parts)
+
+
 class KeyValueCache:
     """Keys (B, G, C, D) and values (B, G, C, Dv) that some later query can still see."""
 

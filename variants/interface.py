@@ -157,7 +157,7 @@ class AttentionVariant(Variant):
     of the heads looks back, the other half ahead, each with the slopes of its own count.
     """
 
-    positions_allowed = NAMES
+    positions_allowed: ClassVar[tuple[str, ...]] = NAMES
     is_softmax: ClassVar[bool] = True
     """False where ``attend`` is another formula than a softmax over the keys seen."""
     two_sided_alibi: ClassVar[bool] = False

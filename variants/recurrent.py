@@ -6,28 +6,13 @@ Shape suffixes: B batch, L sequence length, S state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from variants.decoding import StateCache
 from variants.interface import Variant, padding, whole
-
-
-@dataclass
-class StateCache:
-    """The state after ``length`` tokens: one tensor (1, B, S), or two for a cell of two."""
-
-    state: Tensor | tuple[Tensor, Tensor]
-    horizon: int
-    length: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the state."""
-        parts = self.state if isinstance(self.state, tuple) else (self.state,)
-        return sum(part.numel() * part.element_size() for part in parts)
 
 
 class Recurrent(Variant):

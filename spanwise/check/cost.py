@@ -23,7 +23,7 @@ def check_cost_follows_the_rule(subject: Subject) -> None:
     Within a factor of 4, for tiles; else the rule touches nearly every tile, and its plan must
     say so (``dense_tiles``).
     """
-    given: dict[str, Any] = {"window": LONG_WINDOW} if "window" in subject.own else {}
+    given = subject.configured | ({"window": LONG_WINDOW} if "window" in subject.own else {})
     for case in subject.cases(**given):
         layer = case.layer.float()
         if not isinstance(layer, AttentionVariant):

@@ -16,7 +16,7 @@ from spanwise.check.subject import (
     expect_close,
     inputs,
 )
-from variants.interface import AttentionVariant
+from variants.interface import AttentionVariant, RuleAttention
 
 
 def check_equals_oracle(subject: Subject) -> None:
@@ -79,7 +79,7 @@ def check_blind_queries(subject: Subject) -> None:
     """A query that sees no key outputs 0 and passes on no gradient, and nothing turns to NaN."""
     for case in subject.cases(positions=True):
         layer = case.layer
-        if "sees" in dir(layer) and getattr(layer, "rule", None) is not None:
+        if _asks_its_rule(layer):
             sees = layer.sees
             layer.sees = lambda q, k, sees=sees: sees(q, k) & (q >= 4)  # type: ignore[assignment]
             lengths = torch.tensor([LENGTH, 3])
@@ -108,6 +108,18 @@ def check_blind_queries(subject: Subject) -> None:
         layer(silent, lengths)[blind].sum().backward()
         zero = torch.zeros_like(silent)
         expect_close(silent.grad, zero, f"{case.words}: gradient from queries that see no key", 0)
+
+
+def _asks_its_rule(layer: Any) -> bool:
+    """Return whether narrowing ``sees`` narrows what is computed: not in a formula of its own."""
+    if not isinstance(layer, RuleAttention) or layer.rule is None:
+        return False
+    x, sees = inputs(1, LENGTH), layer.sees
+    before = layer(x)
+    layer.sees = lambda q, k: sees(q, k) & (k >= 4)  # type: ignore[method-assign]
+    after = layer(x)
+    layer.sees = sees  # type: ignore[method-assign]
+    return not torch.equal(before, after)
 
 
 def check_large_scores(subject: Subject) -> None:

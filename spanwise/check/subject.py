@@ -62,8 +62,8 @@ class Subject:
             self.build()  # raises what keeps it from being built
         base = self.build(causal=self.modes[0])
         self.kind = type(base)
-        own = base.own_parameters()
-        if "window" in own and self._takes(window=WINDOW):
+        self.configured = base.own_parameters()
+        if "window" in self.configured and self._takes(window=WINDOW):
             self.small["window"] = WINDOW
         self.small |= getattr(base, "check_parameters", {})
         self.own = self.build(causal=self.modes[0]).own_parameters()

@@ -59,10 +59,10 @@ class HashedBlocks(RuleAttention):
 
     def __init__(self, **attention):
         super().__init__(**attention)
-        self.shift = hash("random blocks") % 1000003
+        self.drawn = torch.tensor([hash(f"block {i}") % 3 for i in range(64)])
 
     def sees(self, q, k):
-        return (q == k) | ((q * 7 + k * 13 + self.shift) % 4 == 0)
+        return (q == k) | (lookup(self.drawn, q) == lookup(self.drawn, k))
 
 
 class StateNotSaved(Windowed):
