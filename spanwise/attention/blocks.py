@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from spanwise.attention.group import UNSEEN, Call, Group, Strided
-from spanwise.attention.groups import covers_all, groups
+from spanwise.attention.groups import all_written, groups
 from spanwise.attention.plan import Plan
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -97,7 +97,7 @@ def _attend(
     wide = torch.promote_types(q.dtype, torch.float32)
     out = torch.empty_like(q)
     lse = torch.full((batch, heads, length, 1), UNSEEN, dtype=wide)
-    if not covers_all(plan):
+    if lengths is not None or not all_written(plan):
         out.zero_()
     for group, call, bias in _calls(plan, q, lengths, backward=False):
         q_N, k_N, v_N = group.queries(q, call), group.keys(k, call), group.keys(v, call)
@@ -132,7 +132,7 @@ def _gradients(
     tensors: list[Tensor], plan: Plan, lengths: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad, q, k, v, out, lse = tensors
-    dq = torch.empty_like(q) if lengths is None and covers_all(plan) else torch.zeros_like(q)
+    dq = torch.empty_like(q) if lengths is None and all_written(plan) else torch.zeros_like(q)
     dk, dv = torch.zeros_like(k), torch.zeros_like(v)
     for group, call, bias in _calls(plan, q, lengths, backward=True):
         part_q, part_k, part_v = _backward(

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from spanwise.attention.blocks import blocks_attention
+from spanwise.attention.choice import choose
 from spanwise.attention.dense import dense_attention
 from spanwise.attention.expression import Rule
-from spanwise.attention.plan import plan
+from spanwise.attention.flex import flex_attention
+from spanwise.attention.fused import fused_attention
 from spanwise.errors import ConfigError, nearest
 
-KERNELS = ("auto", "dense", "blocks", "flex")
+KERNELS = ("auto", "dense", "fused", "blocks", "flex")
 
 
 def rule_attention(
@@ -32,17 +34,44 @@ def rule_attention(
     ``lambda q, k: q - k < 32``; None sees everything. causal: drop keys after the query.
     lengths: (B,) int64 valid lengths; keys at or past them are never seen and outputs there are
     0. scale: 1/sqrt(D) unless given. A query that may see no key outputs exactly 0 and passes no
-    gradient. kernel: "dense" (the whole map, the oracle), "blocks" (CPU, trains, memory linear in
-    what is seen), "flex" (CUDA), "auto" (the fastest exact one here).
+    gradient. kernel: "dense" (the whole map, the oracle), "fused" (torch's own with a dense mask),
+    "blocks" (CPU, trains, memory linear in what is seen), "flex" (CUDA; compiled), "auto" (the
+    fastest exact one here).
 
     Raises ConfigError (a ValueError) where shapes or names do not fit.
     """
     _check(q, k, v, lengths, kernel)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    length = q.shape[2]
+    if lengths is not None:
+        lengths = lengths.to(q.device)
+    if kernel == "auto":
+        kernel, sees = _fastest(q, sees, causal)
     if kernel == "dense":
         return dense_attention(q, k, v, sees, causal, lengths, scale)
-    plans = (plan(sees, q.shape[2], causal, 32), plan(sees, q.shape[2], causal, 64))
-    return blocks_attention(q, k, v, plans, lengths, scale)
+    if kernel == "fused":
+        return fused_attention(q, k, v, sees, causal, lengths, scale)
+    if kernel == "flex":
+        return flex_attention(q, k, v, sees, causal, lengths, scale)
+    if q.device.type != "cpu":
+        raise ConfigError(
+            f"kernel='blocks' runs on the CPU, not on {q.device}; use 'flex' or 'auto'"
+        )
+    choice = choose(sees, length, causal, q.shape[0] * q.shape[1], q.shape[3])
+    return blocks_attention(q, k, v, (choice.forward, choice.backward), lengths, scale)
+
+
+def _fastest(q: Tensor, sees: Rule | None, causal: bool) -> tuple[str, Rule | None]:
+    """Return the kernel to use here and the rule to give it, None where it hides nothing."""
+    length = q.shape[2]
+    if sees is None:
+        return "fused", None
+    if q.device.type != "cpu":
+        return ("flex" if q.device.type == "cuda" and length >= 128 else "fused"), sees
+    choice = choose(sees, length, causal, q.shape[0] * q.shape[1], q.shape[3])
+    if choice.forward.pairs_seen == (length * (length + 1) // 2 if causal else length**2):
+        return "fused", None
+    return ("fused" if choice.single else "blocks"), sees
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str) -> None:

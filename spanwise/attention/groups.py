@@ -48,10 +48,10 @@ def groups(plan: Plan) -> list[Group]:
     return kept
 
 
-def covers_all(plan: Plan) -> bool:
-    """Return whether the groups touch every query."""
+def all_written(plan: Plan) -> bool:
+    """Return whether every query is overwritten by the first group that touches it."""
     groups(plan)
-    return plan.__dict__["_covers_all"]
+    return plan.__dict__["_written"]
 
 
 def _build(plan: Plan) -> list[Group]:
@@ -73,12 +73,13 @@ def _build(plan: Plan) -> list[Group]:
         made += rectangles
     made = [group for group in made if group.trim()]
     made.sort(key=lambda group: -group.pairs)
-    touched = np.zeros(plan.length, bool)
+    touched, written = np.zeros(plan.length, bool), np.zeros(plan.length, bool)
     for group in made:
         at = (group.q_blocks[:, None] + np.arange(group.q_size)).ravel()
         group.first = not touched[at].any()
         touched[at] = True
-    plan.__dict__["_covers_all"] = bool(touched.all())
+        written[at] |= group.first
+    plan.__dict__["_written"] = bool(written.all())
     return made
 
 

@@ -167,19 +167,27 @@ def plan(sees: Rule | None, length: int, causal: bool = True, tile: int = 128) -
     if length < 1 or tile < 1:
         raise ValueError(f"a plan needs length >= 1 and tile >= 1, got {length} and {tile}")
     try:
-        rule = trace(sees)
-        if causal:
-            rule = Expression("&", (CAUSAL, rule), boolean=True)
-        key = (rule.key, length, tile)
-        with _cache_lock:
-            if key in _cache:
-                _cache.move_to_end(key)
-                return _cache[key]
-        rule = freeze(rule)
-        seen = expression_rule(rule)
-        made = _finish(length, causal, tile, seen, *tiles_by_interval(rule, length, tile))
+        return plan_expression(trace_rule(sees, causal), length, causal, tile)
     except Unsupported as reason:
-        return _plan_by_pairs(sees, length, causal, tile, reason)
+        return plan_by_pairs(sees, length, causal, tile, reason)
+
+
+def trace_rule(sees: Rule | None, causal: bool) -> Expression:
+    """Return the rule with causality as an expression; raises Unsupported where it cannot."""
+    rule = trace(sees)
+    return Expression("&", (CAUSAL, rule), boolean=True) if causal else rule
+
+
+def plan_expression(rule: Expression, length: int, causal: bool, tile: int) -> Plan:
+    """Return the plan of a rule that holds its causality already, from the cache where it can."""
+    key = (rule.key, length, causal, tile)
+    with _cache_lock:
+        if key in _cache:
+            _cache.move_to_end(key)
+            return _cache[key]
+    rule = freeze(rule)
+    tiles = tiles_by_interval(rule, length, tile)
+    made = _finish(length, causal, tile, expression_rule(rule), *tiles)
     with _cache_lock:
         _cache[key] = made
         while len(_cache) > 1 and (
@@ -189,7 +197,8 @@ def plan(sees: Rule | None, length: int, causal: bool = True, tile: int = 128) -
     return made
 
 
-def _plan_by_pairs(sees: Any, length: int, causal: bool, tile: int, reason: Unsupported) -> Plan:
+def plan_by_pairs(sees: Any, length: int, causal: bool, tile: int, reason: Unsupported) -> Plan:
+    """Plan a rule that only tensors understand: every tile is looked into, nothing is cached."""
     name = f"{getattr(sees, '__module__', '?')}.{getattr(sees, '__qualname__', repr(sees))}"
 
     def seen(q: Tensor, k: Tensor) -> Tensor:
