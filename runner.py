@@ -17,14 +17,17 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+CONFIGS = Path(__file__).resolve().with_name("configs")
 
-@hydra.main(config_path="configs", config_name="config", version_base="1.3")
+
+@hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")
 def job(settings: DictConfig) -> Any:
     """Do what one composed config says: a cell of a sweep, or else its action."""
     # The body imports what it needs: worker processes get this function alone.
@@ -55,17 +58,17 @@ def act(settings: DictConfig, choices: Mapping[str, Any]) -> int:
 
 def main() -> int:
     """Run the command line; return the exit code."""
-    from spanwise.commandline import quoted
-    from spanwise.explain import KNOWN, explain, is_of_hydra
+    from spanwise.commandline import arranged
+    from spanwise.explain import KNOWN, behind, explain, is_of_hydra
 
-    sys.argv[1:] = map(quoted, sys.argv[1:])
+    sys.argv[1:] = arranged(sys.argv[1:])
     # Hydra then raises what is wrong, instead of printing it in its own words and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     warnings.filterwarnings("error", message=r"[\s\S]*is not available", category=UserWarning)
     try:
         job()
     except KNOWN as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
+        print(f"error: {explain(behind(error, CONFIGS, sys.argv[1:]))}", file=sys.stderr)
         return 2
     except ValueError as error:
         if not is_of_hydra(error):

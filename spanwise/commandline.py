@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _PIECE = re.compile(
     r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<word>[^\s,\[\]{}()'"=:]+)"""
 )
+
+
+def arranged(arguments: Sequence[str]) -> list[str]:
+    """Return the command line with its flags before its overrides, each `quoted`.
+
+    Hydra refuses ``study=mine -m seed=0,1``, in which a flag stands between two overrides.
+    """
+    overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
+    flags = [text for text in arguments if "=" not in text or text.startswith("-")]
+    return [*flags, *map(quoted, overrides)]
 
 
 def quoted(argument: str) -> str:

@@ -28,7 +28,7 @@ def root() -> Path:
     That is the repository where the package is used from one, else the working directory.
     """
     repository = Path(__file__).resolve().parents[1]
-    return repository if (repository / "runner.py").exists() else Path.cwd()
+    return repository if (repository / "pyproject.toml").exists() else Path.cwd()
 
 
 def study_folder(config: Mapping[str, Any]) -> Path:
@@ -50,7 +50,7 @@ def check_study(config: Mapping[str, Any]) -> None:
 def check(config: Mapping[str, Any]) -> None:
     """Raise ConfigError for a top-level key that is unknown, or whose value cannot be.
 
-    What stands inside the groups is checked where it is used (`spanwise.phases.check`).
+    What stands inside the groups is checked where it is used (`spanwise.soundness.check`).
     """
     for name in config:
         if name not in KEYS:
@@ -81,6 +81,8 @@ def check(config: Mapping[str, Any]) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and math.isfinite(value) and value > 0):
             raise ConfigError(f"limits.{name}: found {value!r}; allowed: a number above 0, or null")
+    if config["report"] is not None and not isinstance(config["report"], Mapping):
+        raise ConfigError(f"report: found {config['report']!r}; allowed: a table, or null")
     for name in GROUPS:
         if not isinstance(config[name], Mapping):
             raise ConfigError(f"{name}: found {config[name]!r}; allowed: a config of this group")

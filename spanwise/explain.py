@@ -6,7 +6,11 @@ The line says what is wrong, where, what is allowed and, where there is one, the
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -53,6 +57,25 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ConfigCompositionException):
         return " ".join(text.split())[:500]
     return one_line(text) or type(error).__name__
+
+
+def behind(error: BaseException, configs: Path, arguments: Sequence[str]) -> BaseException:
+    """Return the error that made Hydra look for one cell where an experiment asks for a sweep.
+
+    Where the config of a sweep cannot be composed, Hydra takes the command for a single run, and
+    complains of its sweeps instead. configs: the folder of configs; arguments: the command's.
+    """
+    if not str(error).startswith(("Ambiguous value", "Sweep parameters")):
+        return error
+    texts = [text for text in arguments if not text.startswith("-")]
+    parsed = OverridesParser.create().parse_overrides(texts)
+    single = [t for t, one in zip(texts, parsed, strict=True) if not one.is_sweep_override()]
+    try:
+        with initialize_config_dir(str(configs), version_base="1.3"):
+            compose("config", single, return_hydra_config=True)
+    except Exception as real:
+        return real
+    return error
 
 
 def is_of_hydra(error: BaseException) -> bool:

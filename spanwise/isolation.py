@@ -292,8 +292,9 @@ def _serve(descriptor: int) -> None:
 
 def _await_child(child: int, connection: socket.socket, wake: int) -> bool:
     """Wait for the work, report its end; return False, with all killed, once the caller is gone."""
+    watched: list[Any] = [connection, wake]
     while True:
-        ready: list[Any] = select.select([connection, wake], [], [], 1.0)[0]
+        ready = select.select(watched, [], [], 1.0)[0]
         if wake in ready:
             with suppress(BlockingIOError):
                 os.read(wake, 4096)

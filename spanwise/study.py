@@ -10,7 +10,8 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,23 @@ from spanwise import cell, config, isolation, records
 from spanwise.errors import ConfigError
 from spanwise.progress import Progress, summarise
 
+_IN_EVERY_TITLE = ("variant", "task", "length", "seed", "measure")
+
 
 @dataclass(frozen=True)
 class Cell:
-    """A planned cell. overrides: the command-line overrides that its launcher's job gets."""
+    """A planned cell.
+
+    overrides: the command-line overrides that its launcher's job gets. told_apart: those that
+    its title shows.
+    """
 
     config: dict[str, Any]
     choices: dict[str, Any]
     overrides: list[str] = field(default_factory=list)
+    told_apart: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The cell's key."""
         return config.key_of(self.config, self.choices)
@@ -35,7 +43,7 @@ class Cell:
     @property
     def title(self) -> str:
         """The cell's name for people."""
-        return config.title_of(self.config, self.choices)
+        return " ".join([config.title_of(self.config, self.choices), *self.told_apart])
 
 
 @dataclass
@@ -67,7 +75,7 @@ def run(cells: Sequence[Cell], launch: Callable[[Sequence[Cell]], None]) -> int:
     """
     for one in cells:
         config.check(one.config)
-    by_key = {one.key: one for one in cells}
+    by_key = {one.key: one for one in told_apart(cells)}
     study = config.study_folder(cells[0].config)
     pending = {key: one for key, one in by_key.items() if not records.is_ok(study, key)}
     check(list(pending.values()))
@@ -81,11 +89,28 @@ def run(cells: Sequence[Cell], launch: Callable[[Sequence[Cell]], None]) -> int:
             interrupted = True
     tally = account(by_key, study, before)
     tally.interrupted = interrupted
-    report(study)
+    if cells[0].config["report"] is not None:
+        report(study)
     summarise(study, tally)
     if interrupted:
         return 130
     return 1 if tally.failed or tally.missing else 0
+
+
+def told_apart(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells with titles that show in what they differ."""
+    common = set(cells[0].overrides).intersection(*(one.overrides for one in cells))
+    return [
+        replace(
+            one,
+            told_apart=tuple(
+                text
+                for text in one.overrides
+                if text not in common and text.partition("=")[0] not in _IN_EVERY_TITLE
+            ),
+        )
+        for one in cells
+    ]
 
 
 def check(cells: Sequence[Cell]) -> None:
@@ -102,7 +127,7 @@ def check(cells: Sequence[Cell]) -> None:
         return
     asked = list(distinct.values())
     outcome = isolation.call(
-        "spanwise.phases:check",
+        "spanwise.soundness:check",
         {"configs": [one.config for one in asked]},
         seconds=120 + len(asked),
     )

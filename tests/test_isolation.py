@@ -12,12 +12,6 @@ import pytest
 from spanwise import isolation
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch):
-    # The server takes its path from ours when it starts.
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def call(name, payload=None, **limits):
     return isolation.call(f"isolation_work:{name}", payload or {}, **limits)
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
@@ -58,6 +59,7 @@ class PartsSweeper(BasicSweeper):
             from spanwise import actions
 
             first = cells[0]
+            HydraConfig.instance().set_config(self.config)
             raise SystemExit(actions.find(first.config["action"])(first.config, first.choices))
         if len({(c.config["study"], c.config["results"]) for c in cells}) > 1:
             raise ConfigError("study: one sweep fills one study; give one name and one folder")

@@ -1,0 +1,94 @@
+"""Can a cell be what its config says? Asked of every cell before any of them starts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from spanwise.arguments import check_arguments
+from spanwise.errors import ConfigError
+from spanwise.phases import build, build_factory, build_task
+
+
+def check(payload: dict[str, Any]) -> list[str]:
+    """Return, for each config in ``payload["configs"]``, what is wrong with it, or an empty text.
+
+    Everything is built as the cell would build it, the model without memory for its weights;
+    nothing is trained or measured. An exception that is not of a bad value is no answer of this
+    check: the cell itself will end with it.
+    """
+    devices: dict[str, str] = {}
+    tasks: dict[str, Any] = {}
+    answers = []
+    for config in payload["configs"]:
+        device = config["device"]
+        if device not in devices:
+            devices[device] = _wrong_device(device)
+        answers.append(devices[device] or _wrong_with(config, tasks))
+    return answers
+
+
+def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
+    """Return what is wrong with ``config``; ``tasks`` holds those that were built before."""
+    from spanwise import probes
+    from spanwise.cost import measure
+    from spanwise.train import check_settings, train
+
+    measured = config["measure"]
+    group = "variant"
+    try:
+        if measured in ("accuracy", "both"):
+            check_arguments(train, config["train"], "train")
+            check_settings(**config["train"], dtype=config["dtype"])
+        if measured in ("cost", "both"):
+            check_arguments(measure, config["cost"], "cost")
+        for name, (function, options) in probes.named(config["probes"]).items():
+            check_arguments(function, options, f"probes.{name}")
+        build_factory(config)
+        group = "task"
+        name = json.dumps([config["task"], config["length"]], sort_keys=True, default=str)
+        if name not in tasks:
+            # A task may read megabytes, and cells of a sweep share it.
+            tasks[name] = build_task(config)
+        group = "model"
+        parts = build(config, tasks[name])
+        with torch.device("meta"):
+            parts.model()
+    except ConfigError as error:
+        return _placed(str(error), config, group)
+    except (ValueError, TypeError) as error:
+        if group == "model":
+            group = "variant"
+        return _placed(str(error), config, group)
+    except Exception:
+        return ""
+    return ""
+
+
+def _placed(message: str, config: dict[str, Any], group: str) -> str:
+    """Return ``message``, led by where its key stands in the config."""
+    head = message.partition(":")[0]
+    for name in (group, "variant", "task", "model"):
+        if isinstance(config.get(name), dict) and head in config[name]:
+            return f"{name}.{message}"
+    if head.partition(".")[0] in config:
+        return message
+    return f"{group}: {message}"
+
+
+def _wrong_device(name: str) -> str:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        return f"device: found {name!r}; allowed: cpu, cuda, cuda:0 ..."
+    if device.type == "cpu":
+        return ""
+    if device.type != "cuda":
+        return f"device: found {name!r}; allowed: cpu, cuda"
+    if not torch.cuda.is_available():
+        return f"device: found {name!r}, but this machine or this torch has no CUDA; allowed: cpu"
+    if (device.index or 0) >= torch.cuda.device_count():
+        return f"device: found {name!r}; allowed: cuda:0 to cuda:{torch.cuda.device_count() - 1}"
+    return ""
