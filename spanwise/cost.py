@@ -18,8 +18,17 @@ import torch
 from spanwise.errors import ConfigError, nearest
 from spanwise.generation import Generation, build_generation
 from spanwise.memory import measure_peak, saved_bytes, tensor_bytes
+from spanwise.operations import Products
 from spanwise.statistics import Estimate
-from spanwise.timing import Calibration, CpuStopwatch, CudaStopwatch, Effort, Timing, interleave
+from spanwise.timing import (
+    Calibration,
+    CpuStopwatch,
+    CudaStopwatch,
+    Effort,
+    Timing,
+    clock_for,
+    interleave,
+)
 from spanwise.workload import Part, Workload, build_workload
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -55,9 +64,10 @@ def measure(
     whatever the scope; no columns where the variant does not generate. threads: None takes every
     core that this process may use.
 
-    Times are in milliseconds, memory in bytes; a column is None where the variant does not know
-    its operations. Whoever calls holds ``spanwise.locks.exclusive()``. Raises ConfigError for bad
-    arguments, and whatever the variant raises.
+    Times are milliseconds by the wall, memory bytes; ``x_calibration_*`` and ``x_floor_*`` are
+    taken in the steadier ``clock`` of ``spanwise.timing.clock_for``; a column is None where the
+    variant does not know its operations. Whoever calls holds ``spanwise.locks.exclusive()``.
+    Raises ConfigError for bad arguments, and whatever the variant raises.
     """
     effort = _effort(budget_seconds, interval, least, most)
     if batch < 1 or length < 1:
@@ -79,14 +89,19 @@ def measure(
         if memory:
             row |= memory_row(work, place)
         passes = {"forward": work.infer, "train": work.train}
-        timing = interleave(passes, calibration, effort, stopwatch)
+        clock = clock_for(place, torch.get_num_threads())
+        timing = interleave(passes, calibration, effort, stopwatch, clock)
         for part in work.parts:
             part.drop_gradients()
         row |= time_row(timing, len(work.parts)) | floor_row(timing, work, calibration)
+        with Products() as done:
+            work.infer()
+        row["flops_computed"] = done.operations / len(work.parts)
         detail = _detail(timing)
         generation = build_generation(variant, **given) if decode else None
         if generation is not None:
-            timing = interleave({"decode": generation.run}, calibration, effort, stopwatch)
+            passes = {"decode": generation.run}
+            timing = interleave(passes, calibration, effort, stopwatch, clock)
             row |= generation_row(timing, generation)
             detail["decode"] = _detail(timing)["decode"]
         row["rss_peak_bytes"] = _resident_peak()
@@ -154,6 +169,7 @@ def time_row(timing: Timing, parts: int) -> Row:
         "calibration_ms": timing.calibration().value,
         "repetitions": timing.repetitions,
         "stopped_by": timing.stopped_by,
+        "clock": timing.clock,
         "contended": None if load is None else load.contended,
         "other_cores": None if load is None else round(load.other_cores, 3),
     }
@@ -169,7 +185,7 @@ def generation_row(timing: Timing, generation: Generation) -> Row:
 
 def floor_row(timing: Timing, work: Workload, calibration: Calibration) -> Row:
     """Return operations, the time they take at the calibration's rate, and how far off we are."""
-    names = ("flops_forward", "flops_computed", "floor_ms", "floor_train_ms")
+    names = ("flops_forward", "floor_ms", "floor_train_ms")
     row: Row = dict.fromkeys((*names, "x_floor_forward", "x_floor_train"))
     operations = work.operations
     if operations is None:
@@ -180,7 +196,6 @@ def floor_row(timing: Timing, work: Workload, calibration: Calibration) -> Row:
     }
     row |= {
         "flops_forward": operations.forward,
-        "flops_computed": operations.forward_computed,
         "floor_ms": runs["forward"] * timing.calibration().value,
         "floor_train_ms": runs["train"] * timing.calibration().value,
     }

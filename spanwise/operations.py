@@ -12,18 +12,19 @@ of scores, q, k and v; Dao 2023, FlashAttention-2, arXiv:2307.08691, section 4.1
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Operations(NamedTuple):
-    """Operations of one forward pass. ``computed``: of the attention's tiles, if a plan knows."""
+    """Operations of one forward pass: of attention, and of linear maps."""
 
     attention: float
     linear: float
-    computed: float | None = None
 
     @property
     def forward(self) -> float:
@@ -35,23 +36,46 @@ class Operations(NamedTuple):
         """Operations of a forward and backward pass."""
         return 3.5 * self.attention + 3 * self.linear
 
-    @property
-    def forward_computed(self) -> float | None:
-        """Operations really done in a forward pass; None where no plan tells."""
-        return None if self.computed is None else self.computed + self.linear
-
     @staticmethod
     def mean(parts: Sequence[Operations | None]) -> Operations | None:
         """Return the mean over the layers of a pattern; None where one is unknown."""
         known = [part for part in parts if part is not None]
         if not known or len(known) < len(parts):
             return None
-        computed = [part.computed for part in known if part.computed is not None]
-        return Operations(
-            sum(part.attention for part in known) / len(known),
-            sum(part.linear for part in known) / len(known),
-            sum(computed) / len(known) if len(computed) == len(known) else None,
-        )
+        return Operations(*(sum(column) / len(known) for column in zip(*known, strict=True)))
+
+
+class Products(TorchDispatchMode):
+    """Counts the operations of the matrix products and fused attention that are really done.
+
+    Those of tiles that a kernel fills in vain count too; a fused kernel told to be causal counts
+    the half that it does. Not seen: products inside compiled or recurrent kernels.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run ``func`` and add what it multiplies."""
+        given = kwargs or {}
+        out = func(*args, **given)
+        name = func.overloadpacket.__name__
+        if name in ("mm", "bmm"):
+            self.operations += 2 * args[0].numel() * args[1].shape[-1]
+        elif name in ("addmm", "baddbmm"):
+            self.operations += 2 * args[1].numel() * args[2].shape[-1]
+        elif "scaled_dot_product" in name and "backward" not in name:
+            q, k, v = args[:3]
+            queries, keys = q.shape[-2], k.shape[-2]
+            pairs = queries * (keys + 1) / 2 if _causal(func, args, given) else queries * keys
+            self.operations += 2 * math.prod(q.shape[:-2]) * pairs * (q.shape[-1] + v.shape[-1])
+        return out
+
+
+def _causal(func: Any, args: Any, given: Any) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    return bool({**dict(zip(names, args, strict=False)), **given}.get("is_causal"))
 
 
 def of_layer(layer: Any, scope: str, length: int, batch: int) -> Operations | None:
@@ -84,8 +108,4 @@ def of_model(model: Any, length: int, batch: int) -> Operations | None:
         weights.append(model.embedding.weight)
     outside = 2.0 * batch * length * sum(weight.numel() for weight in weights)
     n = len(layers)
-    return Operations(
-        n * mean.attention,
-        n * mean.linear + outside,
-        None if mean.computed is None else n * mean.computed,
-    )
+    return Operations(n * mean.attention, n * mean.linear + outside)

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -29,6 +29,18 @@ class Reading(NamedTuple):
 
     wall: float
     cpu: float
+
+
+Clock = Literal["wall", "cpu"]
+
+
+def clock_for(device: torch.device, threads: int) -> Clock:
+    """Return the clock in which ratios vary least from process to process.
+
+    One CPU thread's processor time leaves out what others were given of its core. Of several
+    threads it says little: those that wait for the others spin, and spinning counts.
+    """
+    return "cpu" if device.type == "cpu" and threads == 1 else "wall"
 
 
 class Stopwatch(Protocol):
@@ -148,6 +160,7 @@ class Timing:
     stopped_by: str
     seconds: float
     load: contention.Load | None
+    clock: Clock = "wall"
 
     def calibration(self) -> Estimate:
         """Return the median milliseconds of the calibration."""
@@ -170,11 +183,12 @@ def interleave(
     calibration: Work,
     effort: Effort,
     stopwatch: Stopwatch,
+    clock: Clock = "wall",
 ) -> Timing:
     """Time each work in turn, every one between two calibration runs, until ``effort`` ends.
 
-    ``stopped_by`` is "interval" (settled), "budget" (time was up) or "repetitions". The caller
-    holds the machine's timing lock.
+    ``clock``: what ratios are taken in (``clock_for``). ``stopped_by`` is "interval" (settled),
+    "budget" (time was up) or "repetitions". The caller holds the machine's timing lock.
     """
     series = {name: _warmed(work, effort, stopwatch) for name, work in works.items()}
     stopwatch.time(calibration, effort.warm_up)
@@ -189,10 +203,10 @@ def interleave(
                 one = series[name]
                 reading = stopwatch.time(work, one.calls)
                 yardstick.append(stopwatch.time(calibration, 1))
-                around = (yardstick[-2].wall + yardstick[-1].wall) / 2
+                around = (getattr(yardstick[-2], clock) + getattr(yardstick[-1], clock)) / 2
                 one.ms.append(1e3 * reading.wall / one.calls)
                 one.cpu_ms.append(1e3 * reading.cpu / one.calls)
-                one.ratios.append(reading.wall / one.calls / around)
+                one.ratios.append(getattr(reading, clock) / one.calls / around)
             waiting = contention.run_queue()
             if waiting is not None:
                 queue.append(waiting)
@@ -208,6 +222,7 @@ def interleave(
         stopped_by=stopped_by,
         seconds=stopwatch.now() - began,
         load=load,
+        clock=clock,
     )
 
 
@@ -217,11 +232,13 @@ def _warmed(work: Work, effort: Effort, stopwatch: Stopwatch) -> Series:
     for _ in range(effort.warm_up - 1):
         stopwatch.time(work, 1)
     one = stopwatch.time(work, 1).wall
-    if one >= effort.fill:
+    if one >= 10 * effort.fill:
         return Series(calls=1)
-    # A single tiny call is mostly timer: take the size from a burst.
-    burst = max(1, min(100, math.ceil(effort.fill / max(one, 1e-7) / 10)))
-    each = stopwatch.time(work, burst).wall / burst
+    # The number of calls must not hang on one disturbed reading: a lone call after a calibration
+    # finds cold caches, and processes that differ in it would differ in their figures.
+    one = min(one, *(stopwatch.time(work, 1).wall for _ in range(4)))
+    burst = max(1, min(100, math.ceil(effort.fill / max(one, 1e-7) / 4)))
+    each = min(stopwatch.time(work, burst).wall / burst for _ in range(2))
     return Series(calls=max(1, math.ceil(effort.fill / max(each, 1e-7))))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from spanwise.cost import measure, memory_row
 from spanwise.errors import ConfigError
 from spanwise.generation import build_generation
-from spanwise.operations import Operations
+from spanwise.operations import Operations, Products
 from spanwise.statistics import scaling_exponent
 from spanwise.workload import build_workload
 from variants.full import Full
@@ -146,7 +146,22 @@ def test_a_stack_is_the_mean_of_its_pattern() -> None:
 
 def test_the_mean_of_operations_is_none_where_one_is_unknown() -> None:
     assert Operations.mean([Operations(1, 2), None]) is None
-    assert Operations.mean([Operations(1, 2, 5), Operations(3, 4)]) == Operations(2, 3)
+    assert Operations.mean([Operations(1, 2), Operations(3, 4)]) == Operations(2, 3)
+
+
+def test_what_is_computed_counts_tiles_and_halves_causal_kernels() -> None:
+    length, d_model = 128, 32
+    projections = 4 * 2 * length * d_model**2
+    formed, _ = quick(FullMap, length=length, memory=False)
+    assert formed["flops_computed"] == projections + 4 * length**2 * d_model
+    local, _ = quick(partial(Windowed, window=8), length=length, memory=False)
+    # Each query needs 8 keys; tiles give it more, and far fewer than all.
+    keys = (local["flops_computed"] - projections) / (4 * length * d_model)
+    assert 8 <= keys <= 128
+    q = torch.randn(1, 2, length, 16)
+    with Products() as done:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    assert done.operations == 4 * length * (length + 1) / 2 * 32
 
 
 def test_a_cached_mask_counts_in_every_peak() -> None:

@@ -10,10 +10,12 @@ from spanwise.contention import Counters, judge, read_counters
 from spanwise.statistics import Estimate
 from spanwise.timing import (
     Calibration,
+    Clock,
     CpuStopwatch,
     Effort,
     Reading,
     Stopwatch,
+    clock_for,
     interleave,
     settled,
 )
@@ -88,6 +90,33 @@ def test_a_machine_that_slows_down_changes_milliseconds_and_not_the_ratio() -> N
     assert milliseconds.high / milliseconds.low > 1.2
     assert ratio.value == pytest.approx(2.5, rel=0.02)
     assert ratio.high / ratio.low < 1.001
+
+
+@pytest.mark.parametrize("clock", ["cpu", "wall"])
+def test_processor_time_leaves_out_what_others_took(clock: Clock) -> None:
+    stolen = iter([1.0, 1.7, 3.1, 1.2, 2.6] * 1000)
+
+    class Preempted(FakeStopwatch):
+        def time(self, work: Callable[[], object], calls: int) -> Reading:
+            reading = super().time(work, calls)
+            return Reading(reading.wall * next(stolen), reading.cpu)
+
+    watch = Preempted()
+    effort = Effort(seconds=1e9, share=0.0, least=3, most=20)
+    works = {"forward": watch.spend("f", steady(0.1))}
+    timing = interleave(works, watch.spend("c", steady(0.02)), effort, watch, clock)
+    ratio = timing.series["forward"].ratio()
+    assert timing.clock == clock
+    if clock == "cpu":
+        assert ratio[:3] == pytest.approx((5, 5, 5))
+    else:
+        assert ratio.high > 1.5 * ratio.low
+
+
+def test_one_thread_goes_by_processor_time() -> None:
+    assert clock_for(torch.device("cpu"), 1) == "cpu"
+    assert clock_for(torch.device("cpu"), 2) == "wall"
+    assert clock_for(torch.device("cuda"), 1) == "wall"
 
 
 def test_tiny_work_is_batched_until_the_timer_does_not_show() -> None:

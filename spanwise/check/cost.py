@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from spanwise.attention import plan
 from spanwise.check.subject import Case, Failed, Skipped, Subject, inputs
+from spanwise.operations import Products
 from variants.interface import AttentionVariant
 
 LONG, LONG_WINDOW = 4096, 128
@@ -49,25 +46,3 @@ def check_cost_follows_the_rule(subject: Subject) -> None:
 def _says_dense(case: Case) -> bool:
     rule = getattr(case.layer, "rule", None)
     return rule is not None and plan(rule, LONG, case.causal, 64).dense_tiles
-
-
-class Products(TorchDispatchMode):
-    """Counts the operations of matrix products and fused attention, a multiply-add as 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func`` and add what it multiplies."""
-        out = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        if name in ("mm", "bmm"):
-            self.operations += 2 * args[0].numel() * args[1].shape[-1]
-        elif name in ("addmm", "baddbmm"):
-            self.operations += 2 * args[1].numel() * args[2].shape[-1]
-        elif "scaled_dot_product" in name and "backward" not in name:
-            q, k, v = args[:3]
-            pairs = math.prod(q.shape[:-1]) * k.shape[-2]
-            self.operations += 2 * pairs * (q.shape[-1] + v.shape[-1])
-        return out
