@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from spanwise.palette import natural
 from spanwise.statistics import Estimate, paired_difference
 from spanwise.summary import BASE, RATE, choose_rates, settings
 from spanwise.tables import Study
@@ -23,20 +25,24 @@ METRICS = [
 ]
 """What is compared where both sides measured it; costs also as a ratio."""
 
+_TRAINING = ("accuracy", "bits_per_byte")
 _MAX_CONTENDERS = 12
 _MAX_PARAMETER_DIFFERENCE = 0.01
 _EQUAL = {
     "n_heads": "heads",
-    "steps": "steps",
-    "tokens": "tokens",
     "batch": "batch",
     "dtype": "precision",
     "threads": "threads",
     "device": "device",
+}
+_EQUAL_TRAINING = {
+    **_EQUAL,
+    "steps": "steps",
+    "tokens": "tokens",
     "lr_grid_size": "learning-rate grid size",
     RATE: "learning rate",
 }
-_CHOSEN = {RATE, "lr_grid_size"}
+_FACTS = ("n_params", "contended", "data_hash", "lr_grid", "seed", "status", "variant_label")
 
 
 def crossed_keys(cells: pd.DataFrame, keys: list[str]) -> list[str]:
@@ -77,21 +83,48 @@ def compare(study: Study) -> pd.DataFrame:
     """Return the differences between variants at equal settings, paired by seed.
 
     One row a pair, setting and metric: ``difference`` is the mean of (variant - against) over the
-    seeds both finished, with Student's 95% interval; costs also give the ratio (its interval from
-    the paired logarithms). ``flags`` says what makes the two unequal. In a study of one variant,
-    the values of a swept key are compared instead. Past 12 contenders only the differences from
-    the reference are kept.
+    seeds that measured both, with Student's 95% interval; costs also give the ratio (its interval
+    from the paired logarithms). ``flags`` says what makes the two unequal. In a study of one
+    variant, the values of a swept key are compared instead. Past 12 contenders only the
+    differences from the first, the reference, are kept.
     """
-    chosen = choose_rates(study)
-    keys = settings(study)
-    rows = []
-    for setting, first, second in _pairs(study, chosen, keys):
-        rows += _compare_pair(setting, first, second)
+    rows: list[dict[str, object]] = []
+    for setting, one, other in _pairs(study, choose_rates(study), settings(study)):
+        rows += _compare_pair(setting, one, other)
     return pd.DataFrame(rows)
 
 
 Name = tuple[object, ...]
-_Pair = tuple[dict[str, object], tuple[Name, pd.DataFrame], tuple[Name, pd.DataFrame]]
+Row = dict[str, Any]
+
+
+@dataclass
+class Side:
+    """One contender at one setting: its cells as plain rows, without what they lack."""
+
+    name: Name
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The variant's label."""
+        return str(self.rows[0].get("variant_label", ""))
+
+    def measured(self, metric: str) -> dict[int, float]:
+        """Return the metric's mean by seed."""
+        found: dict[int, list[float]] = {}
+        for row in self.rows:
+            if math.isfinite(row.get(metric, math.nan)) and "seed" in row:
+                found.setdefault(int(row["seed"]), []).append(float(row[metric]))
+        return {seed: sum(values) / len(values) for seed, values in found.items()}
+
+    def facts(self, column: str, metric: str) -> list[str]:
+        """Return the different values of a column in the cells that measured the metric."""
+        values = {row[column] for row in self.rows if metric in row and column in row}
+        return sorted(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
+
+
+_Pair = tuple[dict[str, object], Side, Side]
 
 
 def _pairs(study: Study, cells: pd.DataFrame, keys: list[str]) -> Iterator[_Pair]:
@@ -110,53 +143,52 @@ def _pairs(study: Study, cells: pd.DataFrame, keys: list[str]) -> Iterator[_Pair
 def _pairs_of(
     cells: pd.DataFrame, contenders: list[str], fixed: list[str], first: Name | None
 ) -> Iterator[_Pair]:
-    for values, group in cells.groupby(fixed, dropna=False, sort=False):
-        setting = dict(zip(fixed, values, strict=True))
-        sides: list[tuple[Name, pd.DataFrame]] = [
-            (name, rows) for name, rows in group.groupby(contenders, sort=True)
-        ]
-        sides = [(name if isinstance(name, tuple) else (name,), rows) for name, rows in sides]
-        sides.sort(key=lambda side: side[0] != first)
-        pairs = itertools.combinations(sides, 2)
-        for one, other in itertools.islice(
-            pairs, None if len(sides) <= _MAX_CONTENDERS else len(sides) - 1
-        ):
-            named = dict(setting)
+    needed = {*contenders, *fixed, *METRICS, *_EQUAL_TRAINING, *_FACTS} & set(cells.columns)
+    by_setting: dict[Name, dict[Name, Side]] = {}
+    for row in _plain_rows(cells[sorted(needed)]):
+        if all(key in row for key in contenders):
+            name = tuple(row[key] for key in contenders)
+            sides = by_setting.setdefault(tuple(row.get(key) for key in fixed), {})
+            sides.setdefault(name, Side(name)).rows.append(row)
+    for values, sides in by_setting.items():
+        ordered = sorted(sides.values(), key=lambda side: (side.name != first, natural(side.name)))
+        pairs = itertools.combinations(ordered, 2)
+        kept = None if len(ordered) <= _MAX_CONTENDERS else len(ordered) - 1
+        for one, other in itertools.islice(pairs, kept):
+            setting = dict(zip(fixed, values, strict=True))
             if len(contenders) == 1:
-                named["swept"] = contenders[0]
-            yield named, other, one
+                setting["swept"] = contenders[0]
+            yield setting, other, one
 
 
-def _compare_pair(
-    setting: dict[str, object],
-    first: tuple[Name, pd.DataFrame],
-    second: tuple[Name, pd.DataFrame],
-) -> list[dict[str, object]]:
-    (name, one), (against, other) = first, second
+def _plain_rows(cells: pd.DataFrame) -> Iterator[Row]:
+    columns = list(cells.columns)
+    values = [cells[column].astype(object).tolist() for column in columns]
+    for entries in zip(*values, strict=True):
+        row = zip(columns, entries, strict=True)
+        yield {k: v for k, v in row if v is not None and v is not pd.NA and v == v}
+
+
+def _compare_pair(setting: dict[str, object], one: Side, other: Side) -> list[dict[str, object]]:
     if "swept" in setting:
-        setting = setting | {"value": name[0], "against_value": against[0]}
+        setting = setting | {"value": one.name[0], "against_value": other.name[0]}
         against = (setting["variant"], setting["variant_params"])
     else:
-        setting = setting | {"variant": name[0], "variant_params": name[1]}
-    labels = {
-        "label": one["variant_label"].iloc[0],
-        "against_label": other["variant_label"].iloc[0],
-    }
+        setting = setting | dict(zip(("variant", "variant_params"), one.name, strict=True))
+        against = (other.name[0], other.name[1])
     rows: list[dict[str, object]] = []
     for metric in METRICS:
-        ours, theirs = _by_seed(one, metric), _by_seed(other, metric)
-        if not set(ours) & set(theirs):
+        ours, theirs = one.measured(metric), other.measured(metric)
+        if not ours.keys() & theirs.keys():
             continue
         difference = paired_difference(ours, theirs)
         row: dict[str, object] = {"metric": metric} | setting
         row |= {"against": against[0], "against_params": against[1]}
-        row |= labels
-        row["n"] = difference.n
+        row |= {"label": one.label, "against_label": other.label, "n": difference.n}
         row |= _columns("difference", difference)
         logs = [{s: math.log(v) for s, v in side.items() if v > 0} for side in (ours, theirs)]
-        if metric not in METRICS[:2] and set(logs[0]) & set(logs[1]):
-            ratio = paired_difference(logs[0], logs[1])
-            row |= _columns("ratio", ratio, math.exp)
+        if metric not in _TRAINING and logs[0].keys() & logs[1].keys():
+            row |= _columns("ratio", paired_difference(logs[0], logs[1]), math.exp)
         row["flags"] = "; ".join(unequal(one, other, metric))
         rows.append(row)
     return rows
@@ -169,62 +201,42 @@ def _columns(
     return {name + end: undo(value) for end, value in ends}
 
 
-def _by_seed(cells: pd.DataFrame, metric: str) -> dict[int, float]:
-    done = cells[cells[metric].notna() & cells["seed"].notna()]
-    values = done.groupby(done["seed"].astype(int))[metric].mean()
-    pairs = zip(values.index.tolist(), values.tolist(), strict=True)
-    return {seed: value for seed, value in pairs if np.isfinite(value)}
-
-
-def unequal(one: pd.DataFrame, other: pd.DataFrame, metric: str) -> list[str]:
+def unequal(one: Side, other: Side, metric: str) -> list[str]:
     """Return in words what differs between two sides of a comparison besides the variant."""
-    training = metric in METRICS[:2]
+    training = metric in _TRAINING
     flags = []
-    for column, word in _EQUAL.items():
-        if column in _CHOSEN and (not training or _tuned(one, other, column)):
-            continue
-        values = [_values(side, column) for side in (one, other)]
-        if values[0] != values[1] and all(values):
-            flags.append(f"{word}: {_join(values[0])} against {_join(values[1])}")
-    counts = [side["n_params"].dropna().astype(float) for side in (one, other)]
-    if all(len(c) for c in counts):
-        share = counts[0].mean() / counts[1].mean() - 1
-        if abs(share) > _MAX_PARAMETER_DIFFERENCE:
-            flags.append(f"parameters: {share:+.1%}")
-    if not training and metric.endswith("_ms") and any(map(_contended, (one, other))):
+    # Where both had a grid, different winners are the point of the grid, not an inequality.
+    tuned = all(side.facts("lr_grid", metric) for side in (one, other))
+    for column, word in (_EQUAL_TRAINING if training else _EQUAL).items():
+        ours, theirs = one.facts(column, metric), other.facts(column, metric)
+        if ours != theirs and ours and theirs and not (column == RATE and tuned):
+            flags.append(f"{word}: {_join(ours)} against {_join(theirs)}")
+    sizes = [_mean_size(side, metric) for side in (one, other)]
+    if all(sizes) and abs(sizes[0] / sizes[1] - 1) > _MAX_PARAMETER_DIFFERENCE:
+        flags.append(f"parameters: {sizes[0] / sizes[1] - 1:+.1%}")
+    contended = [row.get("contended") for side in (one, other) for row in side.rows]
+    if metric.endswith("_ms") and any(contended):
         flags.append("contended timing")
     if training and _other_data(one, other):
         flags.append("training data at the same seed")
-    lost = [(side["status"] != "ok").sum() for side in (one, other)]
+    lost = [sum(row["status"] != "ok" for row in side.rows) for side in (one, other)]
     if any(lost):
         flags.append(f"cells that failed: {lost[0]} against {lost[1]}")
     return flags
 
 
-def _other_data(one: pd.DataFrame, other: pd.DataFrame) -> bool:
-    if "data_hash" not in one:
-        return False
-    by_seed = [
-        side.dropna(subset=["data_hash"]).groupby("seed")["data_hash"] for side in (one, other)
+def _mean_size(side: Side, metric: str) -> float:
+    sizes = [row["n_params"] for row in side.rows if metric in row and "n_params" in row]
+    return sum(sizes) / len(sizes) if sizes else 0.0
+
+
+def _other_data(one: Side, other: Side) -> bool:
+    seen = [
+        {row["seed"]: row["data_hash"] for row in side.rows if "data_hash" in row}
+        for side in (one, other)
     ]
-    seen = [{seed: set(found) for seed, found in side} for side in by_seed]
-    return any(seen[0][seed] != seen[1][seed] for seed in set(seen[0]) & set(seen[1]))
+    return any(seen[0][seed] != seen[1][seed] for seed in seen[0].keys() & seen[1].keys())
 
 
-def _tuned(one: pd.DataFrame, other: pd.DataFrame, column: str) -> bool:
-    # Where both had a grid, different winners are the point of the grid, not an inequality.
-    return column == RATE and all(side["lr_grid"].notna().any() for side in (one, other))
-
-
-def _values(cells: pd.DataFrame, column: str) -> list[str]:
-    if column not in cells:
-        return []
-    return sorted({f"{v:g}" if isinstance(v, float) else str(v) for v in cells[column].dropna()})
-
-
-def _join(values: list[str]) -> str:
+def _join(values: Sequence[str]) -> str:
     return "/".join(values[:3]) + ("/…" if len(values) > 3 else "")
-
-
-def _contended(cells: pd.DataFrame) -> bool:
-    return "contended" in cells and bool((cells["contended"] == True).any())  # noqa: E712

@@ -16,6 +16,8 @@ from spanwise.tables import Study
 COSTS = ["forward_ms", "train_ms", "forward_peak_bytes", "train_peak_bytes"]
 _LEAST_LENGTHS = 3
 _SETTLED = 0.75
+_MOST_SAMPLES = 60
+_MANY = 40
 
 
 def series_keys(study: Study) -> list[str]:
@@ -95,6 +97,8 @@ def crossovers(study: Study) -> pd.DataFrame:
     keys = series_keys(study)
     other_keys = [key for key in keys if key not in ("variant", "variant_params")]
     rows = []
+    contenders = len(study.cells[["variant", "variant_params"]].drop_duplicates())
+    resamples = 2000 if contenders <= _MANY else 400
     for values, group in _measured(study).groupby(other_keys, dropna=False, sort=False):
         setting = dict(zip(other_keys, values, strict=True))
         sides = dict(list(group.groupby(["variant", "variant_params"], sort=True)))
@@ -103,7 +107,7 @@ def crossovers(study: Study) -> pd.DataFrame:
             continue
         for (variant, params), cells in sides.items():
             for cost in COSTS:
-                row = _cross(cost, cells, base, study)
+                row = _cross(cost, cells, base, study, resamples)
                 if row:
                     named = {"variant": variant, "variant_params": params}
                     named["variant_label"] = cells["variant_label"].iloc[0]
@@ -112,14 +116,22 @@ def crossovers(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _thinned(values: list[float]) -> list[float]:
+    """Return at most 60 of the values, evenly taken; one where all are the same (exact bytes)."""
+    if min(values) == max(values):
+        return values[:1]
+    return values if len(values) <= _MOST_SAMPLES else values[:: -(-len(values) // _MOST_SAMPLES)]
+
+
 def _cross(
-    cost: str, cells: pd.DataFrame, base: pd.DataFrame, study: Study
+    cost: str, cells: pd.DataFrame, base: pd.DataFrame, study: Study, resamples: int
 ) -> dict[str, object] | None:
     ours, theirs = (_points(side, cost, study.samples) for side in (cells, base))
     lengths = sorted(set(ours) & set(theirs))
     if len(lengths) < 2:
         return None
-    found = crossover(lengths, [ours[n] for n in lengths], [theirs[n] for n in lengths])
+    sides = [[_thinned(side[n]) for n in lengths] for side in (ours, theirs)]
+    found = crossover(lengths, sides[0], sides[1], resamples=resamples)
     if found.value == 0:
         reading = f"cheaper at every length from {lengths[0]}"
     elif math.isinf(found.value):

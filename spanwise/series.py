@@ -107,8 +107,8 @@ def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
     if figure.by is None and figure.x != "length" and figure.x in keys and _varies(cells, "length"):
         by.append("length")
     by = [c for c in by if c in cells and c not in facet and c != figure.x]
+    cells, left_out = _cut(cells, by)
     panels = []
-    names: list[tuple[str, ...]] = []
     for values, group in _grouped(cells, facet):
         panel = Panel(_title(facet, values))
         for name, rows in _grouped(group, by):
@@ -121,24 +121,25 @@ def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
                 panel.lines.append(line)
         panel.lines.sort(key=lambda line: natural(line.name))
         if any(line.y or line.runs for line in panel.lines):
-            names += [line.name for line in panel.lines]
             panels.append(panel)
     if not panels:
         return None
-    left_out = []
-    shown = sorted(set(names), key=natural)
-    if len(shown) > MAX_SERIES:
-        left_out.append(f"{len(shown) - MAX_SERIES:,} of {len(shown):,} series")
-        kept = set(shown[:MAX_SERIES])
-        for panel in panels:
-            panel.lines = [line for line in panel.lines if line.name in kept]
-        panels = [panel for panel in panels if panel.lines]
     if len(panels) > MAX_PANELS:
         left_out.append(f"{len(panels) - MAX_PANELS:,} of {len(panels):,} panels")
     numeric = detail or pd.api.types.is_numeric_dtype(cells[figure.x])
     by_variant = bool(by) and by[0] == "variant" and _varies(cells, "variant")
     dashed = words(figure.dashed) if figure.dashed else ""
     return Points(panels[:MAX_PANELS], numeric, by_variant, " and ".join(left_out), dashed)
+
+
+def _cut(cells: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Return the cells of the first series, by name, where there are too many to draw."""
+    found = _grouped(cells, by)
+    if len(found) <= MAX_SERIES:
+        return cells, []
+    ordered = sorted(found, key=lambda series: natural(_text(v) for v in series[0]))
+    kept = pd.concat([rows for _, rows in ordered[:MAX_SERIES]])
+    return kept, [f"{len(found) - MAX_SERIES:,} of {len(found):,} series"]
 
 
 def _varies(cells: pd.DataFrame, column: str) -> bool:

@@ -9,6 +9,7 @@ can say so, and never averaged in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,12 @@ def _finite(values: Sequence[float], name: str = "values") -> Floats:
     return array
 
 
+@lru_cache(maxsize=4096)
+def _t(confidence: float, degrees: int) -> float:
+    """Return the two-sided quantile of Student's t: asked for thousands of times a study."""
+    return float(stats.t.ppf(0.5 + confidence / 2, degrees))
+
+
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Return the mean and Student's t interval of it (NaN bounds for a single value)."""
     array = _finite(values)
@@ -44,7 +51,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
     if array.size < 2:
         return Estimate(mean, np.nan, np.nan, array.size, confidence)
     error = float(array.std(ddof=1)) / np.sqrt(array.size)
-    half = float(stats.t.ppf(0.5 + confidence / 2, array.size - 1)) * error
+    half = _t(confidence, array.size - 1) * error
     return Estimate(mean, mean - half, mean + half, array.size, confidence)
 
 
@@ -116,21 +123,25 @@ def scaling_exponent(
         return Estimate(slope, np.nan, np.nan, x.size, confidence)
     residual = y - y.mean() - slope * centred
     error = np.sqrt(residual @ residual / (x.size - 2) / (centred @ centred))
-    half = float(stats.t.ppf(0.5 + confidence / 2, x.size - 2) * error)
+    half = float(_t(confidence, x.size - 2) * error)
     return Estimate(slope, slope - half, slope + half, x.size, confidence)
 
 
-def _crossing(log_lengths: Floats, log_ratio: Floats) -> float:
-    """Return where ``log_ratio`` falls below 0 for good; 0 where it starts below, inf if never."""
-    dear = np.flatnonzero(log_ratio > 0)
-    if dear.size == 0:
-        return 0.0
-    last = int(dear[-1])
-    if last == log_ratio.size - 1:
-        return float("inf")
-    above, below = log_ratio[last], log_ratio[last + 1]
-    part = above / (above - below)
-    return float(np.exp(log_lengths[last] + part * (log_lengths[last + 1] - log_lengths[last])))
+def _crossings(log_lengths: Floats, log_ratios: Floats) -> Floats:
+    """Return where each column of ``log_ratios`` (lengths, resamples) falls below 0 for good.
+
+    0 where it starts below, inf where it is not below at the end.
+    """
+    n = log_lengths.size
+    dear = log_ratios > 0
+    last = n - 1 - np.argmax(dear[::-1], axis=0)
+    inside = np.minimum(last, n - 2)
+    columns = np.arange(log_ratios.shape[1])
+    above, below = log_ratios[inside, columns], log_ratios[inside + 1, columns]
+    part = np.divide(above, above - below, out=np.zeros_like(above), where=above > below)
+    found = np.exp(log_lengths[inside] + part * (log_lengths[inside + 1] - log_lengths[inside]))
+    found = np.where(last == n - 1, np.inf, found)
+    return np.where(dear.any(axis=0), found, 0.0)
 
 
 def crossover(
@@ -165,10 +176,8 @@ def crossover(
     if any((s <= 0).any() for side in samples for s in side):
         raise ValueError("first and second: every measurement must be above 0")
     log_lengths = np.log(x)
-    value = _crossing(
-        log_lengths,
-        np.log([np.median(s) for s in samples[0]]) - np.log([np.median(s) for s in samples[1]]),
-    )
+    middle = np.log([[np.median(s) for s in side] for side in samples])
+    value = float(_crossings(log_lengths, (middle[0] - middle[1])[:, None])[0])
     generator = np.random.default_rng(seed)
     medians = np.empty((2, x.size, resamples))
     for side in range(2):
@@ -176,7 +185,7 @@ def crossover(
             drawn = generator.choice(s, size=(resamples, s.size))
             medians[side, i] = np.median(drawn, axis=1)
     log_ratios = np.log(medians[0]) - np.log(medians[1])
-    crossings = np.array([_crossing(log_lengths, log_ratios[:, r]) for r in range(resamples)])
+    crossings = _crossings(log_lengths, log_ratios)
     # Percentiles that are values themselves: between 0 and a length, or a length and infinity,
     # there is nothing to interpolate.
     low = float(np.quantile(crossings, (1 - confidence) / 2, method="lower"))
