@@ -39,7 +39,8 @@ class Figure:
     @property
     def name(self) -> str:
         """The file's stem: what is drawn against what."""
-        parts = [self.y, "by", self.x]
+        group = self.y.rpartition(".")[0]
+        parts = [self.y, "by", self.x.removeprefix(f"{group}.") if group else self.x]
         if self.by is not None:
             parts += ["and", *self.by]
         parts += [f"{key}-{value}" for key, value in self.where.items()]
@@ -141,6 +142,11 @@ def words(column: str) -> str:
 def scale(column: str) -> float:
     """Return what a column's values are multiplied with for its axis."""
     return 2.0**-20 if column.endswith("_bytes") else 1.0
+
+
+def is_share(column: str) -> bool:
+    """Say whether a column's values, and so its intervals, lie in [0, 1]."""
+    return column.endswith(("accuracy", "ceiling", "share", "chance"))
 
 
 def is_power_law(column: str) -> bool:

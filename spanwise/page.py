@@ -83,7 +83,6 @@ def figure(value: float, low: float = math.nan, high: float = math.nan) -> tuple
 
 def results(study: Study, summary: pd.DataFrame) -> list[Table]:
     """Return a table a task and metric: a row a variant, a column a length, the best in bold."""
-    crossed = crossed_keys(summary, settings(study))
     colours = hues({k: v.get("colour") for k, v in study.displays.items()})
     tables = []
     for task, rows in summary.groupby("task", sort=True):
@@ -95,7 +94,9 @@ def results(study: Study, summary: pd.DataFrame) -> list[Table]:
                     else ""
                 )
                 title = title or words(metric).capitalize()
-                tables.append(_pivot(rows, metric, title, crossed, colours))
+                known = rows[rows[metric].notna() | (rows["failed"] != "")]
+                crossed = crossed_keys(known[known[metric].notna()], settings(study))
+                tables.append(_pivot(known, metric, title, crossed, colours))
     return tables
 
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
-from spanwise.figures import Figure, words
+from spanwise.figures import Figure, is_share, words
 from spanwise.palette import Style, is_light
 from spanwise.scaling import COSTS
 from spanwise.series import Line, Panel
@@ -42,7 +42,7 @@ def draw_panel(
         # Each line is thinner than those under it, so that equal ones still show.
         wider = min(len(panel.lines) - 1 - number, 4)
         _draw_line(ax, line, look[line.name], ticks, offset, wider)
-    if figure.y.endswith("accuracy"):
+    if is_share(figure.y):
         _accuracy_axis(ax, panel)
     ax.set_xlabel(plain_text(words(figure.x)))
     ax.set_ylabel(plain_text(words(figure.y)))
@@ -87,7 +87,7 @@ def _draw_line(
     x = x * 2**offset if ax.get_xscale() == "log" else x + offset
     y = np.asarray(line.y)
     bounds = np.abs(np.nan_to_num(np.vstack([y - line.low, np.asarray(line.high) - y])))
-    ax.errorbar(
+    drawn = ax.errorbar(
         x,
         y,
         yerr=bounds,
@@ -97,9 +97,11 @@ def _draw_line(
         linewidth=1.5 + 0.55 * wider,
         markersize=5 + 0.9 * wider,
         markeredgecolor="white" if not is_light(look.colour) else "#555555",
-        elinewidth=1.1,
+        elinewidth=1.0,
         **outline,
     )
+    for bars in drawn.lines[2]:
+        bars.set_alpha(0.55)
     if np.isfinite(line.dashed).any():
         ax.plot(x, line.dashed, color=look.colour, ls=(0, (3, 2)), lw=1.0, alpha=0.8, zorder=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -31,7 +32,7 @@ def visibility(study: Study) -> Canvas:
     ][:_MAX_PICTURES]
     columns = min(len(pictures), 4)
     rows = math.ceil(len(pictures) / columns)
-    canvas = Canvas(figsize=(2.1 * columns + 0.3, 2.35 * rows))
+    canvas = Canvas(figsize=(2.1 * columns + 0.3, 2.5 * rows))
     grid = canvas.subplots(rows, columns, squeeze=False)
     for ax, (key, layer, of) in zip(grid.flat, pictures, strict=False):
         seen = np.array([[int(c) for c in row] for row in study.pictures[key][layer]])
@@ -44,15 +45,15 @@ def visibility(study: Study) -> Canvas:
             interpolation="nearest",
             extent=(-0.5, size - 0.5, size - 0.5, -0.5),
         )
-        name = label.get(key, key[0]) + (f"\nlayer {layer + 1}" if of > 1 else "")
-        ax.set_title(plain_text(name), fontsize=8.5)
+        name = textwrap.fill(plain_text(label.get(key, key[0])), 26)
+        ax.set_title(name + (f"\nlayer {layer + 1}" if of > 1 else ""), fontsize=8.5)
         ax.set_xticks([0, size - 1])
         ax.set_yticks([0, size - 1])
         ax.tick_params(length=0)
         ax.set_xticks(np.arange(0.5, size - 1), minor=True)
         ax.set_yticks(np.arange(0.5, size - 1), minor=True)
         ax.grid(visible=False, which="major")
-        if size <= 64:
+        if size <= 32:
             ax.grid(visible=True, which="minor", color="white", linewidth=0.4)
         ax.set_axisbelow(False)
         ax.tick_params(which="minor", length=0)

@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 
 from spanwise.figures import Figure, is_power_law, words
 from spanwise.palette import Style, distinct, natural, styles
-from spanwise.panel import draw_panel, handle, has_exponents
+from spanwise.panel import draw_panel, handle, has_exponents, plain_text
 from spanwise.pictures import visibility
 from spanwise.series import Points, points
 from spanwise.tables import Study, write_atomic
@@ -95,10 +95,14 @@ def lines(found: Points, figure: Figure, study: Study) -> Canvas:
     n = len(found.panels)
     columns = min(n, 3)
     rows = math.ceil(n / columns)
-    width = 4.6 if n == 1 else 3.9
+    width = 4.2 if n == 1 else 3.7
     below = max(len(panel.lines) for panel in found.panels)
     height = 3.3 + (0.17 * below if any(map(has_exponents, found.panels)) else 0)
-    canvas = Canvas(figsize=(width * columns, height * rows))
+    beside = 0.0
+    if not any(map(has_exponents, found.panels)):
+        longest = max(len(plain_text(line.label)) for p in found.panels for line in p.lines)
+        beside = 0.75 + 0.065 * longest
+    canvas = Canvas(figsize=(width * columns + beside, height * rows))
     grid = canvas.subplots(rows, columns, squeeze=False)
     names = [line.name for panel in found.panels for line in panel.lines]
     colours = {k: v.get("colour") for k, v in study.displays.items()}
@@ -123,7 +127,7 @@ def _logarithmic(found: Points, figure: Figure) -> tuple[bool, bool]:
     can_x = found.numeric_x and bool(xs) and min(xs) > 0
     can_y = bool(ys) and min(ys) > 0
     if figure.log == "auto":
-        spread = can_x and max(xs) >= 4 * min(xs)
+        spread = can_x and max(xs) >= 2 * min(xs)
         wide = can_y and max(ys) >= 3 * min(ys)
         power = (
             figure.x in ("length", "by_distance.low") or is_power_law(figure.x) or "d_" in figure.x
@@ -148,7 +152,7 @@ def _shared_legend(canvas: Canvas, found: Points, look: dict[tuple[str, ...], St
     shown = [handles[name] for name in sorted(handles, key=natural)]
     if any(np.isfinite(line.dashed).any() for panel in found.panels for line in panel.lines):
         shown.append(Line2D([], [], color="#555555", ls=(0, (3, 2)), lw=1.0, label=found.dashed))
-    canvas.legend(handles=shown, loc="outside right upper")
+    canvas.legend(handles=shown, loc="outside right upper", borderaxespad=0.4)
 
 
 def _caption(found: Points) -> str:

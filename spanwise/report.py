@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,8 @@ def write(folder: str | os.PathLike[str], question: Mapping[str, Any] | None = N
 def run(config: Mapping[str, Any], choices: Mapping[str, Any]) -> int:
     """Rebuild the page of the config's study and print its short form; return the exit code."""
     report = write(study_folder(config), config.get("report") or None)
-    report.show(Console())
+    # A file or a pipe has no width of its own; eighty columns would cut the table.
+    report.show(Console() if sys.stdout.isatty() else Console(width=140))
     return 0
 
 
@@ -171,10 +173,12 @@ def _shown(settings: pd.DataFrame) -> Shown:
     metrics = [m for m in page.SHOWN if m in settings and settings[m].notna().any()]
     table = Shown(box=None, header_style="bold", pad_edge=False)
     for column in ("task", "variant", "length"):
-        table.add_column(column, justify="right" if column == "length" else "left", no_wrap=True)
+        width = 26 if column == "variant" else None
+        side: Any = "right" if column == "length" else "left"
+        table.add_column(column, justify=side, no_wrap=True, max_width=width)
     for metric in metrics:
-        head = metric.replace("_peak_bytes", "_MiB").replace("_", " ")
-        table.add_column(head, justify="right")
+        head = metric.replace("_peak_bytes", "_MiB").replace("_", "\n", 1).replace("_", " ")
+        table.add_column(head, justify="right", no_wrap=True)
     table.add_column("n", justify="right")
     table.add_column("failed", style="red", no_wrap=True)
     for _, row in settings.head(60).iterrows():

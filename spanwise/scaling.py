@@ -63,7 +63,9 @@ def fit(study: Study, costs: list[str] | None = None) -> pd.DataFrame:
 def exponent_of(points: Mapping[int, Sequence[float]]) -> tuple[Estimate, int]:
     """Return the exponent of values given by length, and the length from which it was fitted."""
     start = settled(points)
-    pairs = [(float(length), v) for length, found in points.items() for v in found]
+    # Equal values (exact bytes of several seeds) are one measurement, not several.
+    distinct = {n: found if min(found) < max(found) else found[:1] for n, found in points.items()}
+    pairs = [(float(length), v) for length, found in distinct.items() for v in found]
     pairs = [pair for pair in pairs if pair[0] >= start]
     return scaling_exponent([p[0] for p in pairs], [p[1] for p in pairs]), start
 

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from spanwise.fairness import crossed_keys
-from spanwise.figures import Figure, scale, words
+from spanwise.figures import Figure, is_share, scale, words
 from spanwise.palette import natural
 from spanwise.scaling import COSTS, exponent_of
 from spanwise.statistics import Estimate, mean_interval
-from spanwise.summary import BASE, settings, statement
+from spanwise.summary import BASE, settings, stated
 from spanwise.tables import Study
 
 MAX_SERIES = 24
@@ -191,7 +191,7 @@ def _follow(line: Line, rows: pd.DataFrame, figure: Figure) -> None:
     along = figure.x if setting else "length"
     by_length: dict[int, list[float]] = {}
     for value, group in rows.groupby(along, dropna=True, sort=True):
-        found = statement(figure.y, group)
+        found = stated(figure.y, group)
         x = value if setting else float(group[figure.x].astype(float).mean()) * scale(figure.x)
         if found[f"{figure.y}_n"]:
             factor = scale(figure.y)
@@ -232,6 +232,7 @@ def _follow_detail(line: Line, study: Study, rows: pd.DataFrame, figure: Figure)
         mean = mean_interval(gathered[place])
         line.x.append(place)
         line.y.append(mean.value)
-        line.low.append(mean.low)
-        line.high.append(mean.high)
+        share = is_share(figure.y)
+        line.low.append(max(mean.low, 0.0) if share else mean.low)
+        line.high.append(min(mean.high, 1.0) if share else mean.high)
         line.dashed.append(math.nan)

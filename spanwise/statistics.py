@@ -138,7 +138,8 @@ def _crossings(log_lengths: Floats, log_ratios: Floats) -> Floats:
     inside = np.minimum(last, n - 2)
     columns = np.arange(log_ratios.shape[1])
     above, below = log_ratios[inside, columns], log_ratios[inside + 1, columns]
-    part = np.divide(above, above - below, out=np.zeros_like(above), where=above > below)
+    cross = (above > 0) & (below <= 0)
+    part = np.divide(above, above - below, out=np.zeros_like(above), where=cross)
     found = np.exp(log_lengths[inside] + part * (log_lengths[inside + 1] - log_lengths[inside]))
     found = np.where(last == n - 1, np.inf, found)
     return np.where(dear.any(axis=0), found, 0.0)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from spanwise.statistics import mean_interval
+from spanwise.figures import is_share
+from spanwise.statistics import Floats, mean_interval
 from spanwise.tables import Study
 
 RATE = "train.lr"
@@ -110,27 +113,51 @@ def summarise(study: Study) -> pd.DataFrame:
     ended ok; ``failed`` says what became of the others (what those measured before is kept: a
     cell that trained and then ran out of memory while its cost was measured has an accuracy).
     """
-    cells = choose_rates(study)
+    cells = choose_rates(study).reset_index(drop=True)
     keys = settings(study)
+    if cells.empty:
+        return pd.DataFrame(columns=[*keys, "variant_label", "failed"])
     columns = measured(cells, study.swept)
+    numbers = {c: _floats(cells, c) for c in [*columns, *DESCRIBING, *_bounds(columns, cells)]}
+    rates = has_rates(cells)
     rows = []
-    for values, group in cells.groupby(keys, dropna=False, sort=False):
+    for values, group in cells[keys].groupby(keys, dropna=False, sort=False):
+        places = group.index.to_numpy()
+        first = cells.iloc[places[0]]
         row = dict(zip(keys, values, strict=True))
-        row["variant_label"] = group["variant_label"].iloc[0]
-        row["n"] = int((group["status"] == "ok").sum())
-        lost = group.loc[group["status"] != "ok", "status"].value_counts().sort_index()
-        row["failed"] = ", ".join(f"{status} x{n}" for status, n in lost.items())
-        if has_rates(cells):
-            trained = group[RATE].dropna()
-            row[RATE] = trained.iloc[0] if len(trained) else np.nan
-            row["lr_grid"], row["lr_grid_size"] = group[["lr_grid", "lr_grid_size"]].iloc[0]
+        row["variant_label"] = first["variant_label"]
+        endings = Counter(cells["status"].to_numpy()[places])
+        row["n"] = endings.pop("ok", 0)
+        row["failed"] = ", ".join(f"{status} x{n}" for status, n in sorted(endings.items()))
+        if rates:
+            trained = _floats(cells, RATE)[places]
+            trained = trained[np.isfinite(trained)]
+            row[RATE] = trained[0] if len(trained) else math.nan
+            row["lr_grid"], row["lr_grid_size"] = first["lr_grid"], first["lr_grid_size"]
         for column in DESCRIBING:
-            if column in group:
-                row[column] = group[column].astype(float).mean()
+            known = numbers[column][places]
+            known = known[np.isfinite(known)]
+            row[column] = known.mean() if len(known) else math.nan
         for column in columns:
-            row |= statement(column, group)
+            row |= statement(column, {c: v[places] for c, v in _own(column, numbers).items()})
         rows.append(row)
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*keys, "variant_label", "failed"])
+    return pd.DataFrame(rows)
+
+
+def _floats(cells: pd.DataFrame, column: str) -> Floats:
+    if column not in cells:
+        return np.full(len(cells), np.nan)
+    return cells[column].to_numpy(dtype=float, na_value=np.nan)
+
+
+def _bounds(columns: list[str], cells: pd.DataFrame) -> list[str]:
+    names = [f"{column}_{end}" for column in columns for end in ("low", "high")]
+    return [name for name in names if name in cells]
+
+
+def _own(column: str, numbers: Mapping[str, Floats]) -> dict[str, Floats]:
+    names = (column, f"{column}_low", f"{column}_high")
+    return {name: numbers[name] for name in names if name in numbers}
 
 
 def has_rates(cells: pd.DataFrame) -> bool:
@@ -138,23 +165,29 @@ def has_rates(cells: pd.DataFrame) -> bool:
     return bool(cells["lr_grid"].notna().any())
 
 
-def statement(column: str, cells: pd.DataFrame) -> dict[str, float]:
+def stated(column: str, cells: pd.DataFrame) -> dict[str, float]:
     """Return ``column``'s mean over the cells, its interval, count and best: see summarise."""
-    own = cells[column].astype(float)
-    values = own[np.isfinite(own)]
+    names = [column, *_bounds([column], cells)]
+    return statement(column, {name: _floats(cells, name) for name in names})
+
+
+def statement(column: str, numbers: Mapping[str, Floats]) -> dict[str, float]:
+    """Return the same from arrays: ``numbers`` holds the column and, where known, its bounds."""
+    own = numbers[column]
+    finite = np.isfinite(own)
+    values = own[finite]
     names = [column, f"{column}_low", f"{column}_high", f"{column}_n"]
-    direction = better(column)
     if not len(values):
         return dict.fromkeys(names, math.nan) | {f"{column}_n": 0}
     mean = mean_interval(values.tolist())
     low, high = mean.low, mean.high
-    if mean.n == 1 and {f"{column}_low", f"{column}_high"} <= set(cells.columns):
-        own_bounds = cells.loc[values.index[0], [f"{column}_low", f"{column}_high"]]
-        low, high = (float(bound) for bound in own_bounds)
+    if mean.n == 1 and names[1] in numbers and names[2] in numbers:
+        low, high = (float(numbers[name][finite][0]) for name in names[1:3])
     row = dict(zip(names, (mean.value, low, high, mean.n), strict=True))
-    if column.endswith("accuracy"):
+    if is_share(column):
         # A share cannot leave [0, 1]; Student's interval of one can.
         row[names[1]], row[names[2]] = max(low, 0.0), min(high, 1.0)
+    direction = better(column)
     if direction:
         row[f"{column}_best"] = float(values.max() if direction > 0 else values.min())
     return row
