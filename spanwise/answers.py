@@ -14,9 +14,9 @@ An experiment declares them in its ``report`` block::
 A value is a column of one of the tables (``table``: cells by default, or summary, comparison,
 scaling, crossover), ``where`` other columns have given values; ``take`` says how several are
 made one: mean (with a 95% interval over the rows), median, least, most. Or it is the ``ratio`` or
-``difference`` of two values before it. Each condition compares a value by name: above, below,
-within (two bounds). It holds where the whole interval does, fails where none of it does, and is
-open in between.
+``difference`` of two values before it (a difference is paired by seed where both have one row a
+seed). Each condition compares a value by name: above, below, within (two bounds). It holds where
+the whole interval does, fails where none of it does, and is open in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ import pandas as pd
 
 from spanwise.errors import ConfigError, nearest
 from spanwise.series import select
-from spanwise.statistics import mean_interval
+from spanwise.statistics import mean_interval, paired_difference
 
 Verdict = Literal["holds", "does not hold", "is open", "is not measured", ""]
 TABLES = ("cells", "summary", "comparison", "scaling", "crossover")
@@ -50,6 +50,7 @@ class Value:
     low: float
     high: float
     n: int
+    by_seed: Mapping[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the value with its interval: ``0.981 [0.97, 0.99]``."""
@@ -191,7 +192,14 @@ def _value(
         taken = {"median": np.median(values), "least": min(values), "most": max(values)}
         return Value(float(taken.get(take, np.mean(values))), math.nan, math.nan, len(values))
     mean = mean_interval(values)
-    return Value(mean.value, mean.low, mean.high, mean.n)
+    return Value(mean.value, mean.low, mean.high, mean.n, _seeds(rows, column))
+
+
+def _seeds(rows: pd.DataFrame, column: str) -> dict[int, float]:
+    """Return the value of each seed, where each has one; else nothing."""
+    if "seed" not in rows or rows["seed"].isna().any() or rows["seed"].duplicated().any():
+        return {}
+    return dict(zip(rows["seed"].astype(int).tolist(), rows[column].tolist(), strict=True))
 
 
 def _derived(place: str, kind: str, names: Any, before: Mapping[str, Value]) -> Value:
@@ -201,6 +209,9 @@ def _derived(place: str, kind: str, names: Any, before: Mapping[str, Value]) -> 
         if name not in before:
             raise ConfigError(f"{place}: {name!r} is no value before it.{nearest(name, before)}")
     a, b = (before[name] for name in names)
+    if kind == "difference" and len(a.by_seed.keys() & b.by_seed.keys()) > 1:
+        paired = paired_difference(a.by_seed, b.by_seed)
+        return Value(paired.value, paired.low, paired.high, paired.n)
     # The interval of two independent ones: half widths add in squares, for a ratio relatively.
     halves = [(each.high - each.low) / 2 for each in (a, b)]
     if kind == "difference":

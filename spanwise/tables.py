@@ -41,6 +41,7 @@ _NOT_SWEPT = frozenset(
     ["action", "study", "results", "seed", "length", "measure", "variant", "task", "experiment"]
 )
 _NOT_SWEPT_GROUPS = frozenset(["variant", "hydra", "report", "limits"])
+_UNUSED = {"cost": ("train",), "accuracy": ("cost",), "probe": ("train", "cost")}
 _MAX_DETAILS = 24
 _WHOLE = ["length", "seed", "steps", "n_params", "n_heads", "d_model", "threads", "batch"]
 
@@ -152,8 +153,7 @@ def _says_something(key: str, row: dict[str, Any]) -> bool:
     group = key.split(".", 1)[0]
     if key in _NOT_SWEPT or group in _NOT_SWEPT_GROUPS or not NAME.fullmatch(key):
         return False
-    unused = {"cost": "train", "accuracy": "cost"}.get(str(row.get("measure")))
-    return group != unused
+    return group not in _UNUSED.get(str(row.get("measure")), ())
 
 
 def _add_swept(key: str, rows: list[dict[str, Any]], configs: list[dict[str, Any]]) -> None:

@@ -213,6 +213,25 @@ def test_ratio_and_difference_of_values():
     assert one(both | {"x": {"difference": ["b", "a"]}}).text == "0.400"
 
 
+def test_a_difference_is_paired_where_both_have_a_row_a_seed():
+    noise = [0.0, 0.3, 0.5]
+    cells = pd.DataFrame(
+        {
+            "variant": ["a"] * 3 + ["b"] * 3,
+            "seed": [0, 1, 2] * 2,
+            "accuracy": noise + [x + 0.1 for x in noise],
+        }
+    )
+    values = {
+        "a": {"of": "accuracy", "where": {"variant": "a"}},
+        "b": {"of": "accuracy", "where": {"variant": "b"}},
+        "x": {"difference": ["b", "a"]},
+    }
+    question = {"answers": [{"say": "{x}", "values": values, "holds": {"x": {"above": 0.09}}}]}
+    found = answer(question, {"cells": cells})[0]
+    assert (found.text, found.verdict) == ("0.100 [0.100, 0.100]", "holds")
+
+
 def test_what_was_not_measured_is_said():
     found = one({"x": {"of": "accuracy", "where": {"variant": "c"}}}, {"x": {"above": 0.1}})
     assert (found.text, found.verdict) == ("not measured", "is not measured")
