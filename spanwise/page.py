@@ -93,7 +93,7 @@ def results(study: Study, summary: pd.DataFrame) -> list[Table]:
                     if summary["task"].nunique() > 1
                     else ""
                 )
-                title = title or words(metric).capitalize()
+                title = title or words(metric)[:1].upper() + words(metric)[1:]
                 known = rows[rows[metric].notna() | (rows["failed"] != "")]
                 crossed = crossed_keys(known[known[metric].notna()], settings(study))
                 tables.append(_pivot(known, metric, title, crossed, colours))

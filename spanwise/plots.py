@@ -40,7 +40,7 @@ class Drawn:
     name: str
     title: str
     caption: str
-    spec: Figure | None = None
+    wide: bool = False
 
 
 def draw(study: Study, cells: pd.DataFrame, wanted: Sequence[Figure]) -> list[Drawn]:
@@ -57,7 +57,8 @@ def draw(study: Study, cells: pd.DataFrame, wanted: Sequence[Figure]) -> list[Dr
                 continue
             canvas = lines(found, figure, study)
             title = figure.title or f"{words(figure.y)} against {words(figure.x)}"
-            drawn.append(Drawn(figure.name, title[:1].upper() + title[1:], _caption(found), figure))
+            title = title[:1].upper() + title[1:]
+            drawn.append(Drawn(figure.name, title, _caption(found), len(found.panels) > 1))
             save(canvas, study.folder / "plots", figure.name)
         if study.pictures:
             save(visibility(study), study.folder / "plots", "visibility")
@@ -67,6 +68,7 @@ def draw(study: Study, cells: pd.DataFrame, wanted: Sequence[Figure]) -> list[Dr
                     "Which query sees which key",
                     "One square a pair, at a small length: coloured where the query (row) sees "
                     "the key (column).",
+                    wide=True,
                 )
             )
     kept = {f"{each.name}.{kind}" for each in drawn for kind in ("png", "svg")}
@@ -98,10 +100,11 @@ def lines(found: Points, figure: Figure, study: Study) -> Canvas:
     width = 4.2 if n == 1 else 3.7
     below = max(len(panel.lines) for panel in found.panels)
     height = 3.3 + (0.17 * below if any(map(has_exponents, found.panels)) else 0)
-    beside = 0.0
-    if not any(map(has_exponents, found.panels)):
-        longest = max(len(plain_text(line.label)) for p in found.panels for line in p.lines)
-        beside = 0.75 + 0.065 * longest
+    longest = max(len(plain_text(line.label)) for p in found.panels for line in p.lines)
+    beside = 0.75 + 0.065 * longest
+    if any(map(has_exponents, found.panels)):
+        # Legends stand below their panels: room for the longest, its exponent and its line.
+        width, beside = max(width, 2.1 + 0.065 * longest), 0.0
     canvas = Canvas(figsize=(width * columns + beside, height * rows))
     grid = canvas.subplots(rows, columns, squeeze=False)
     names = [line.name for panel in found.panels for line in panel.lines]

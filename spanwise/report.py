@@ -159,12 +159,13 @@ def _counted(counts: Mapping[str, int], set_aside: int) -> str:
     return text + (f"; {set_aside:,} record files set aside" if set_aside else "")
 
 
-def _inlined(drawn: plots.Drawn, folder: Path) -> dict[str, str]:
+def _inlined(drawn: plots.Drawn, folder: Path) -> dict[str, str | bool]:
     content = base64.b64encode((folder / "plots" / f"{drawn.name}.svg").read_bytes()).decode()
     return {
         "name": drawn.name,
         "title": drawn.title,
         "caption": drawn.caption,
+        "wide": drawn.wide,
         "image": f"data:image/svg+xml;base64,{content}",
     }
 

@@ -107,11 +107,11 @@ def summarise(study: Study) -> pd.DataFrame:
     """Return one row a setting: for each measured column X its mean over seeds and X_low, X_high.
 
     The interval is Student's 95% t over seeds. With a single seed it is the cell's own, where the
-    record has one (of the median of a timing, of the finite test set of an accuracy); an
-    accuracy's is cut to [0, 1]. X_n is the
-    number of seeds, X_best the best of them where better has a direction. n counts the cells that
-    ended ok; ``failed`` says what became of the others (what those measured before is kept: a
-    cell that trained and then ran out of memory while its cost was measured has an accuracy).
+    record has one (of the median of a timing, of the finite test set of an accuracy). A share's
+    is cut to [0, 1], a time's or a size's at 0. X_n is the number of seeds, X_best the best of them
+    where better has a direction. n counts the cells that ended ok; ``failed`` says what became of
+    the others (what those measured before is kept: a cell that trained and then ran out of memory
+    while its cost was measured has an accuracy).
     """
     cells = choose_rates(study).reset_index(drop=True)
     keys = settings(study)
@@ -188,6 +188,8 @@ def statement(column: str, numbers: Mapping[str, Floats]) -> dict[str, float]:
         # A share cannot leave [0, 1]; Student's interval of one can.
         row[names[1]], row[names[2]] = max(low, 0.0), min(high, 1.0)
     direction = better(column)
+    if direction < 0 and values.min() >= 0:
+        row[names[1]] = max(row[names[1]], 0.0)  # nor can a time or a size be negative
     if direction:
         row[f"{column}_best"] = float(values.max() if direction > 0 else values.min())
     return row
