@@ -2,7 +2,8 @@
 
 An experiment declares figures as data, in ``report.figures``: a list of mappings with ``y`` and
 optionally ``x``, ``by``, ``facet``, ``where``, ``log``, ``dashed`` and ``title``. A column is one
-of cells.csv or, written ``name.column``, of a table in the records' details (``curve.loss``).
+of cells.csv or, written ``name.column``, of a table in the records' details (``curve.loss``), or a
+variant's own parameter (``variant.window``; not for y).
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from tasks.interface import Task, targets_at
 
 Integers = NDArray[np.int64]
 CONFIDENCE = 0.999
-SHORTFALL = 0.05
-"""Accuracy that is surely this far below its ceiling is called undertrained."""
+SHORTFALL, SHARE = 0.03, 0.25
+"""Accuracy that is surely this far below its ceiling, or by this share of it, is undertrained."""
 _BATCH = 64
 _TILE = 64
 
@@ -153,9 +153,11 @@ class Ceiling:
     def is_missed(self, correct: int) -> bool:
         """Return whether ``correct`` answers are far fewer than the ceiling allows.
 
-        The 99.9% Wilson interval of their share ends more than ``SHORTFALL`` below it.
+        The 99.9% Wilson interval of their share ends more than 0.03 below the ceiling, or below
+        three quarters of it.
         """
-        return wilson(correct, self.n, CONFIDENCE)[1] + SHORTFALL < self.accuracy
+        margin = min(SHORTFALL, SHARE * self.accuracy)
+        return wilson(correct, self.n, CONFIDENCE)[1] < self.accuracy - margin
 
 
 def ceiling(model: nn.Module, task: Task) -> Ceiling | None:

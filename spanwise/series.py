@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +75,25 @@ def select(cells: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     return cells
 
 
+def with_parameters(cells: pd.DataFrame, figure: Figure) -> pd.DataFrame:
+    """Return the cells with those of a variant's own parameters that the figure names.
+
+    ``variant.window`` is read from ``variant_params``; NaN where a variant has no such parameter,
+    or not a number; a cell without the x has no place in the figure.
+    """
+    named = [figure.x, *(figure.by or ()), *(figure.facet or ()), *figure.where]
+    for column in named:
+        group, _, parameter = column.partition(".")
+        if group != "variant" or not parameter or column in cells:
+            continue
+        given = r"(?:^|, )" + re.escape(parameter) + "=([^,]*)"
+        values = cells["variant_params"].str.extract(given, expand=False)
+        cells = cells.assign(**{column: pd.to_numeric(values, errors="coerce")})
+        if column == figure.x:
+            cells = cells[cells[column].notna()]
+    return cells
+
+
 def _text(value: Any) -> str:
     """Return one text for equal values, whatever number or text type they came as."""
     if value is None or value is pd.NA:
@@ -92,7 +112,7 @@ def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
 
     A point is the mean over the seeds of one setting with its 95% interval, as in summary.csv.
     """
-    cells = select(cells, figure.where)
+    cells = select(with_parameters(cells, figure), figure.where)
     detail = "." in figure.y and figure.y.split(".")[0] in study.details
     if not detail and (figure.y not in cells or cells[figure.y].isna().all()):
         return None

@@ -260,3 +260,18 @@ def test_units_are_in_the_labels():
     assert figures.words("saved_bytes") == "saved (MiB)"
     assert figures.scale("saved_bytes") == 2**-20
     assert not math.isnan(figures.scale("accuracy"))
+
+
+def test_a_variants_own_parameter_can_be_the_x_and_those_without_it_are_left_out(tmp_path):
+    records = [
+        record("windowed", params={"window": w, "other": 2 * w}, row={"accuracy": w / 100})
+        for w in (8, 64)
+    ]
+    records.append(record("full", row={"accuracy": 1.0}))
+    figure = Figure("accuracy", x="variant.window", by=("variant",))
+    _, found = found_of(write(tmp_path, records), figure)
+    (line,) = found.panels[0].lines
+    assert (line.x, line.y) == ([8, 64], [0.08, 0.64])
+    other = Figure("accuracy", x="length", by=("variant.other",))
+    _, found = found_of(tmp_path, other)
+    assert [line.label for line in found.panels[0].lines[:2]] == ["other = 16", "other = 128"]

@@ -168,8 +168,12 @@ def test_flags():
     # 99.95% of Binomial(500, .02) is at most 22.
     assert stats.binom.cdf(21, 500, 0.02) < 0.9995 <= stats.binom.cdf(22, 500, 0.02)
     assert [found.is_exceeded(522), found.is_exceeded(523)] == [False, True]
-    # Wilson's interval of 350 in 1,000 at 99.9% ends at .401, of 420 at .472.
-    assert [found.is_missed(350), found.is_missed(420)] == [True, False]
+    # Wilson's interval of 420 in 1,000 at 99.9% ends at .472, of 440 at .492.
+    assert [found.is_missed(420), found.is_missed(440)] == [True, False]
+    # Near nothing, three quarters of the ceiling count: .015 of 10,000 ends at .0196, .02 at .0252.
+    low = Ceiling(reachable=100, n=10_000, guess=0.02)
+    assert low.accuracy == pytest.approx(0.0298)
+    assert [low.is_missed(150), low.is_missed(200)] == [True, False]
     assert not Ceiling(reachable=1000, n=1000).is_exceeded(1000)
 
 
