@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from spanwise.check import assert_passes, parametrize_with_checks
+from spanwise.model import Model
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -34,6 +36,20 @@ def test_the_shipped_variants_are_listed():
 @parametrize_with_checks(FACTORIES)
 def test_conformance(factory, check):
     assert_passes(factory, check)
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_every_variant_runs_in_the_default_model(name):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        keywords = dict(compose(overrides=["+model=small"])["model"])
+    for causal in (True, False):
+        model = Model(
+            FACTORIES[name], vocab_size=32, n_classes=32, length=40, causal=causal, **keywords
+        )
+        tokens = torch.randint(0, 32, (2, 40), generator=torch.Generator().manual_seed(0))
+        model(tokens).logsumexp(-1).sum().backward()
+        still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+        assert not still, "every parameter learns"
 
 
 def test_colours_are_distinct():
