@@ -91,10 +91,11 @@ def digits(value: float) -> str:
         return "not measured"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    if value == 0 or abs(value) >= 1000:
+    if value == 0 or abs(value) >= 999.5:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
-    return text if "e" in text else f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    rounded = float(text)  # .9996 has the digits of 1.00, not of .999
+    return text if "e" in text else f"{value:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def _keys(place: str, entry: Any, allowed: tuple[str, ...]) -> Mapping[str, Any]:

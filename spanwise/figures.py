@@ -56,6 +56,7 @@ DEFAULT = (
     Figure("forward_peak_bytes"),
     Figure("train_peak_bytes"),
     Figure("accuracy", x="forward_ms"),
+    Figure("accuracy", x="keys_per_query"),
     Figure("by_distance.accuracy", x="by_distance.low"),
     Figure("curve.loss", x="curve.step"),
     Figure("curve.validation_accuracy", x="curve.step"),

@@ -56,9 +56,10 @@ def draw(study: Study, cells: pd.DataFrame, wanted: Sequence[Figure]) -> list[Dr
             if found is None:
                 continue
             canvas = lines(found, figure, study)
-            title = figure.title or f"{words(figure.y)} against {words(figure.x)}"
+            names = [words(column).split(" (")[0] for column in (figure.y, figure.x)]
+            title = figure.title or " against ".join(names)
             title = title[:1].upper() + title[1:]
-            drawn.append(Drawn(figure.name, title, _caption(found), len(found.panels) > 1))
+            drawn.append(Drawn(figure.name, title, _caption(found), canvas.get_figwidth() > 5.6))
             save(canvas, study.folder / "plots", figure.name)
         if study.pictures:
             save(visibility(study), study.folder / "plots", "visibility")
@@ -130,13 +131,20 @@ def _logarithmic(found: Points, figure: Figure) -> tuple[bool, bool]:
     can_x = found.numeric_x and bool(xs) and min(xs) > 0
     can_y = bool(ys) and min(ys) > 0
     if figure.log == "auto":
-        spread = can_x and max(xs) >= 2 * min(xs)
         wide = can_y and max(ys) >= 3 * min(ys)
-        power = (
-            figure.x in ("length", "by_distance.low") or is_power_law(figure.x) or "d_" in figure.x
-        )
+        power = figure.x == "length" or is_power_law(figure.x) or (can_x and _doubles(xs))
+        spread = can_x and max(xs) >= 2 * min(xs)
         return bool(spread and power), bool(wide and is_power_law(figure.y))
     return can_x and figure.log in ("x", "both"), can_y and figure.log in ("y", "both")
+
+
+def _doubles(xs: list[float]) -> bool:
+    """Say whether values lie more evenly by ratio than by difference: 16, 32, 64 and the like."""
+    distinct = np.unique(np.asarray(xs, dtype=float))
+    if len(distinct) < 3 or distinct[0] <= 0:
+        return False
+    steps, ratios = np.diff(distinct), np.diff(np.log(distinct))
+    return bool(ratios.std() / ratios.mean() < steps.std() / steps.mean())
 
 
 def _categories(found: Points) -> list[str] | None:

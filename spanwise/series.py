@@ -213,7 +213,7 @@ def _follow(line: Line, rows: pd.DataFrame, figure: Figure) -> None:
     for value, group in rows.groupby(along, dropna=True, sort=True):
         found = stated(figure.y, group)
         x = value if setting else float(group[figure.x].astype(float).mean()) * scale(figure.x)
-        if found[f"{figure.y}_n"]:
+        if found[f"{figure.y}_n"] and (setting or math.isfinite(x)):
             factor = scale(figure.y)
             line.x.append(x)
             line.y.append(found[figure.y] * factor)

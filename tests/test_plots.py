@@ -275,3 +275,20 @@ def test_a_variants_own_parameter_can_be_the_x_and_those_without_it_are_left_out
     other = Figure("accuracy", x="length", by=("variant.other",))
     _, found = found_of(tmp_path, other)
     assert [line.label for line in found.panels[0].lines[:2]] == ["other = 16", "other = 128"]
+
+
+def test_an_axis_is_logarithmic_where_its_values_double(tmp_path):
+    def scale_of(values):
+        records = [record(config={"model.d_k": v}, row={"accuracy": 0.5}) for v in values]
+        folder = write(tmp_path / str(values[1]), records)
+        return canvas_of(folder, Figure("accuracy", x="model.d_k")).axes[0].get_xscale()
+
+    assert scale_of((4, 16, 64, 256)) == "log"
+    assert scale_of((1, 2, 3, 4)) == "linear"
+
+
+def test_a_figure_without_one_whole_point_is_left_out(tmp_path):
+    records = [record(measure="accuracy", row={"accuracy": 0.5})]
+    records += [record(measure="cost", length=512, row={"forward_ms": 1.0})]
+    _, found = found_of(write(tmp_path, records), Figure("accuracy", x="forward_ms"))
+    assert found is None
