@@ -22,7 +22,8 @@ from spanwise.attention.plan import Plan, plan_by_pairs, plan_expression, trace_
 
 TILES = (128, 256, 64, 32)
 _SHORT = 512  # up to this length the whole sequence may be one tile
-_CALL = (3.5e6, 9e6)  # one fused call and what surrounds it, forward and backward: 40 and 100 us
+_CALL = (5e6, 1.2e7)  # one fused call and what surrounds it, forward and backward
+_BLOCKS = (1.3e7, 1.5e7)  # what blocks cost beyond torch's own entry: 150 us each way
 _CHOICES = 256
 
 
@@ -88,7 +89,7 @@ def _search(
 
 def estimate(plan: Plan, entries: int, dim: int, threads: int, backward: bool) -> float:
     """Return the modelled cost of one pass over the plan, in product operations on one thread."""
-    total = 0.0
+    total = 0.0 if plan.blocks == 1 else _BLOCKS[backward]
     for group in groups(plan):
         tasks = group.n * entries
         size = group.q_size

@@ -197,6 +197,12 @@ def plan_expression(rule: Expression, length: int, causal: bool, tile: int) -> P
     return made
 
 
+def forget() -> None:
+    """Empty the plan cache (for measurements of planning itself)."""
+    with _cache_lock:
+        _cache.clear()
+
+
 def plan_by_pairs(sees: Any, length: int, causal: bool, tile: int, reason: Unsupported) -> Plan:
     """Plan a rule that only tensors understand: every tile is looked into, nothing is cached."""
     name = f"{getattr(sees, '__module__', '?')}.{getattr(sees, '__qualname__', repr(sees))}"

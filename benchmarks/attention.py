@@ -1,0 +1,270 @@
+"""The attention kernels side by side, as ratios in one run: python -m benchmarks.attention
+
+    python -m benchmarks.attention                              window 256 at 8,192, 4 heads of 64
+    python -m benchmarks.attention --lengths 1024,8192 --rules window,local_global --batch 8
+    python -m benchmarks.attention --flex --write               and keep the table
+    python -m benchmarks.attention --device cuda --dtype bfloat16
+
+Every time stands between two runs of a 1024-cubed float32 product (on CUDA 4096-cubed in the
+measured precision), contenders in turn. ``x_floor`` is time over the time that the product's rate
+would need for the pairs really seen: 4 * batch * heads * pairs * head_dim operations forward, 3.5
+times that with the backward pass. ``x_full`` says how many times faster than torch's fused full
+attention. ``full`` and ``dense mask`` are torch's scaled_dot_product_attention, causal and with
+the rule as an L x L mask; ``flex`` is torch's flex_attention, compiled (no backward on the CPU).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from spanwise import locks
+from spanwise.attention import plan, rule_attention
+from spanwise.attention.choice import choose
+from spanwise.cell import machine
+from spanwise.timing import Calibration, CpuStopwatch, CudaStopwatch, Effort, clock_for, interleave
+
+Rule = Callable[[Any, Any], Any]
+Work = Callable[[], object]
+OUT = Path(__file__).parents[1] / "results" / "reference" / "speed"
+GLOBALS = 16
+DENSE_MASK_PAIRS = 1 << 27  # the L x L mask is left out beyond these
+
+
+def rules(window: int) -> dict[str, tuple[Rule, bool]]:
+    """Return the measured rules by name, each with whether it is causal."""
+    before, after = (window - 1) // 2, window // 2
+
+    def around(q: Any, k: Any) -> Any:
+        return (q - k <= before) & (k - q <= after)
+
+    return {
+        "window": (lambda q, k: q - k < window, True),
+        "chunked": (lambda q, k: q // window == k // window, True),
+        "local_global": (lambda q, k: (q - k < window) | (k < GLOBALS) | (q < GLOBALS), True),
+        "window_both_ways": (around, False),
+        "local_global_both_ways": (
+            lambda q, k: around(q, k) | (k < GLOBALS) | (q < GLOBALS),
+            False,
+        ),
+    }
+
+
+def contenders(sees: Rule, causal: bool, length: int, options: argparse.Namespace) -> dict:
+    """Return kernel name -> attention function of q, k, v."""
+
+    def ours(kernel: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        return lambda q, k, v: rule_attention(q, k, v, sees, causal, kernel=kernel)
+
+    found = {"auto": ours("auto")}
+    if options.device == "cpu":
+        found["blocks"] = ours("blocks")
+    found["full"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if length**2 * options.batch <= DENSE_MASK_PAIRS:
+        found["dense mask"] = ours("fused")
+    if options.flex or options.device != "cpu":
+        found["flex"] = ours("flex")
+    return found
+
+
+def works(attend: Callable, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Work]:
+    """Return the forward pass, and forward and backward, as works to be timed."""
+
+    def forward() -> object:
+        with torch.no_grad():
+            return attend(q, k, v)
+
+    def train() -> object:
+        return torch.autograd.grad(attend(q, k, v), (q, k, v), grad)
+
+    return {"forward": forward, "train": train}
+
+
+def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Time every contender on one rule at one length; one row each."""
+    sees, causal = rules(options.window)[name]
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    shape = (options.batch, options.heads, length, options.head_dim)
+    generator = torch.Generator().manual_seed(length)
+    q, k, v, grad = (
+        torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(i < 3)
+        for i in range(4)
+    )
+    todo: dict[str, Work] = {}
+    for kernel, attend in contenders(sees, causal, length, options).items():
+        made = works(attend, q, k, v, grad)
+        if kernel == "flex" and options.device == "cpu":
+            del made["train"]
+        todo |= {f"{kernel}/{phase}": work for phase, work in made.items()}
+    calibration = Calibration(device, dtype)
+    effort = Effort(options.seconds, share=0.02, least=options.repetitions, most=200, fill=0.005)
+    stopwatch = CudaStopwatch() if device.type == "cuda" else CpuStopwatch()
+    clock = clock_for(device, torch.get_num_threads())
+    with locks.exclusive():
+        timing = interleave(todo, calibration, effort, stopwatch, clock)
+    made_plan = plan(sees, length, causal)
+    operations = 4 * options.batch * options.heads * options.head_dim * made_plan.pairs_seen
+    choice = choose(sees, length, causal, options.batch * options.heads, options.head_dim)
+    rows = []
+    for kernel in dict.fromkeys(name.partition("/")[0] for name in todo):
+        row: dict[str, Any] = {
+            "rule": name,
+            "causal": causal,
+            "length": length,
+            "batch": options.batch,
+            "heads": options.heads,
+            "head_dim": options.head_dim,
+            "window": options.window,
+            "dtype": options.dtype,
+            "device": options.device,
+            "threads": torch.get_num_threads(),
+            "kernel": kernel,
+            "keys_per_query": round(made_plan.keys_per_query, 3),
+            "tiles_forward": choice.forward.tile if kernel == "blocks" else "",
+            "tiles_train": choice.backward.tile if kernel == "blocks" else "",
+            "repetitions": timing.repetitions,
+            "calibration_ms": round(timing.calibration().value, 3),
+        }
+        for phase, factor in (("forward", 1.0), ("train", 3.5)):
+            if f"{kernel}/{phase}" not in timing.series:
+                continue
+            series = timing.series[f"{kernel}/{phase}"]
+            products = factor * operations / calibration.operations
+            ratio, full = series.ratio(), timing.series[f"full/{phase}"].ratio()
+            row |= {
+                f"{phase}_ms": round(series.milliseconds().value, 3),
+                f"x_floor_{phase}": round(ratio.value / products, 3),
+                f"x_floor_{phase}_low": round(ratio.low / products, 3),
+                f"x_floor_{phase}_high": round(ratio.high / products, 3),
+                f"x_full_{phase}": round(full.value / ratio.value, 3),
+            }
+        rows.append(row)
+    return rows
+
+
+def planning(name: str, length: int, window: int) -> dict[str, Any]:
+    """Return the milliseconds that planning takes beside flex_attention's create_block_mask."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    from spanwise.attention import plan as plan_function
+    from spanwise.attention.flex import mask_mod
+    from spanwise.attention.plan import forget
+
+    sees, causal = rules(window)[name]
+
+    def milliseconds(work: Work) -> float:
+        work()
+        taken = []
+        for _ in range(3):
+            forget()
+            began = time.perf_counter()
+            work()
+            taken.append(1e3 * (time.perf_counter() - began))
+        return round(sorted(taken)[1], 2)
+
+    row = {
+        "rule": name,
+        "length": length,
+        "plan_ms": milliseconds(lambda: plan_function(sees, length, causal)),
+    }
+    if length <= 8192:  # it looks at every pair
+        made = mask_mod(sees, causal)
+        row["create_block_mask_ms"] = milliseconds(
+            lambda: create_block_mask(made, None, None, length, length, device="cpu")
+        )
+    return row
+
+
+def show(rows: list[dict[str, Any]], title: str) -> None:
+    """Print rows as a table; a column that is the same throughout goes to the title."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    same = [c for c in columns if len(rows) > 1 and len({str(row.get(c)) for row in rows}) == 1]
+    table = Table(title=title, caption=", ".join(f"{c} {rows[0][c]}" for c in same))
+    shown = [c for c in columns if c not in same and not c.endswith(("_low", "_high"))]
+    for column in shown:
+        table.add_column(column.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(_cell(row, column) for column in shown))
+    Console(width=max(110, 13 * len(shown))).print(table)
+
+
+def _cell(row: dict[str, Any], column: str) -> str:
+    value = row.get(column, "")
+    if isinstance(value, float) and not math.isnan(value):
+        value = f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    if f"{column}_low" in row:
+        value += f" [{row[f'{column}_low']:.2f}, {row[f'{column}_high']:.2f}]"
+    return str(value)
+
+
+def write(name: str, rows: list[dict[str, Any]], command: str) -> None:
+    """Write rows as CSV, and beside it the command and the machine's facts."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    facts = {"command": command, "machine": machine()}
+    (OUT / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print, and with --write keep the tables."""
+    import sys
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in text.split(",")]
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
+    parser.add_argument("--rules", default="window", help=f"of {', '.join(rules(1))}")
+    parser.add_argument("--lengths", type=numbers, default=[8192])
+    parser.add_argument("--window", type=int, default=256)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--flex", action="store_true", help="also flex on the CPU: long compiling")
+    parser.add_argument("--repetitions", type=int, default=9, help="the fewest")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each rule and length")
+    parser.add_argument("--no-planning", action="store_true", help="leave the planning table out")
+    parser.add_argument("--write", nargs="?", const="attention", help="keep the tables, so named")
+    options = parser.parse_args(arguments)
+    unknown = set(options.rules.split(",")) - set(rules(1))
+    if unknown:
+        parser.error(f"--rules {','.join(sorted(unknown))}: allowed are {', '.join(rules(1))}")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    pairs = [(name, length) for name in options.rules.split(",") for length in options.lengths]
+    rows = [row for name, length in pairs for row in measure(name, length, options)]
+    show(rows, "attention kernels")
+    tables = {"": rows}
+    if not options.no_planning:
+        tables["_planning"] = [planning(name, length, options.window) for name, length in pairs]
+        show(tables["_planning"], "planning")
+    if options.write:
+        command = " ".join(["python -m benchmarks.attention", *(arguments or sys.argv[1:])])
+        for suffix, table in tables.items():
+            write(options.write + suffix, table, command)
+
+
+class _Raw(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps the description's lines and shows defaults."""
+
+
+if __name__ == "__main__":
+    main()
