@@ -212,7 +212,7 @@ def _follow(line: Line, rows: pd.DataFrame, figure: Figure) -> None:
     by_length: dict[int, list[float]] = {}
     for value, group in rows.groupby(along, dropna=True, sort=True):
         found = stated(figure.y, group)
-        x = value if setting else float(group[figure.x].astype(float).mean()) * scale(figure.x)
+        x: Any = value if setting else float(group[figure.x].astype(float).mean()) * scale(figure.x)
         if found[f"{figure.y}_n"] and (setting or math.isfinite(x)):
             factor = scale(figure.y)
             line.x.append(x)

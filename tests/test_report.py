@@ -68,6 +68,16 @@ def test_the_page_shows_failed_cells_with_their_messages(whole):
     assert "A processor" in text
 
 
+def test_flags_of_cells_and_of_comparisons_are_on_the_page(tmp_path):
+    base = {"accuracy": 0.5, "forward_ms": 1.0, "n_heads": 1}
+    records = [record("full", row=base | {"contended": False, "above_ceiling": True})]
+    records += [record("windowed", row=base | {"contended": True, "n_heads": 4})]
+    text = Page(report.write(write(tmp_path, records), {"figures": []}).page).text
+    assert "above ceiling Full 64 1" in text
+    assert "contended Windowed 32 64 1" in text
+    assert "heads: 4 against 1; contended timing" in text
+
+
 def test_building_again_gives_the_same_bytes(whole):
     folder, _ = whole
 
