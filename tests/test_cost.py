@@ -37,12 +37,12 @@ def quick(variant: Any, **keywords: Any) -> tuple[dict[str, Any], dict[str, Any]
     )
 
 
-def peaks(variant: Any, length: int, scope: str = "layer", **model: Any) -> dict[str, Any]:
+def peaks(variant: Any, length: int, batch: int = 1, **model: Any) -> dict[str, Any]:
     work = build_workload(
         variant,
-        scope,
+        "layer",
         length=length,
-        batch=1,
+        batch=batch,
         seed=0,
         device=CPU,
         dtype=torch.float32,
@@ -313,14 +313,16 @@ def test_every_shipped_config_names_keywords_of_measure() -> None:
 @pytest.mark.parametrize(
     ("variant", "exponent", "lengths"),
     [
-        (FullMap, 2.0, (512, 1024, 2048)),
-        (partial(Windowed, window=32), 1.0, (1024, 2048, 4096)),
+        (FullMap, 2.0, (1024, 2048)),
+        (Full, 1.0, (1024, 2048)),
+        (partial(Windowed, window=32), 1.0, (1024, 2048)),
     ],
 )
 def test_memory_grows_as_the_variant_promises(
     variant: Any, exponent: float, lengths: tuple[int, ...]
 ) -> None:
-    rows = [peaks(variant, length, d_model=64, n_heads=1) for length in lengths]
+    # A batch of 4 outweighs the fused kernel's scratch, which has one size whatever the length.
+    rows = [peaks(variant, length, batch=4, d_model=64, n_heads=1) for length in lengths]
     for column in ("forward_peak_bytes", "train_peak_bytes"):
         fitted = scaling_exponent(lengths, [row[column] for row in rows])
         assert fitted.value == pytest.approx(exponent, abs=0.1), column
