@@ -32,6 +32,7 @@ ACTIONS = {
     "report": Action(
         "spanwise.report:run", "rebuild tables, plots and page of a study from its records"
     ),
+    "maps": Action("spanwise.maps:run", "draw what each head of a trained model looks at"),
     "walkthrough": Action(
         "spanwise.walkthrough:run", "self-attention on a small sentence, every number shown"
     ),
