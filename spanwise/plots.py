@@ -111,7 +111,8 @@ def lines(found: Points, figure: Figure, study: Study) -> Canvas:
     names = [line.name for panel in found.panels for line in panel.lines]
     colours = {k: v.get("colour") for k, v in study.displays.items()}
     look = styles(names, colours) if found.by_variant else distinct(names)
-    if not found.by_variant and len({name[0] for name in names}) == len(set(names)) == 1:
+    # A line without a name: nothing of what was to tell lines apart differs between the cells.
+    if not found.by_variant and all(names) and len({n[0] for n in names}) == len(set(names)) == 1:
         look = styles(names, colours) if names[0][0] in colours else look
     log_x, log_y = _logarithmic(found, figure)
     ticks = _categories(found)
