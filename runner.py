@@ -58,7 +58,7 @@ def act(settings: DictConfig, choices: Mapping[str, Any]) -> int:
 
 def main() -> int:
     """Run the command line; return the exit code."""
-    from spanwise.commandline import arranged
+    from spanwise.commandline import arranged, check_flags
     from spanwise.explain import KNOWN, behind, explain, is_of_hydra
 
     sys.argv[1:] = arranged(sys.argv[1:])
@@ -66,6 +66,7 @@ def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     warnings.filterwarnings("error", message=r"[\s\S]*is not available", category=UserWarning)
     try:
+        check_flags(sys.argv[1:])
         job()
     except KNOWN as error:
         print(f"error: {explain(behind(error, CONFIGS, sys.argv[1:]))}", file=sys.stderr)

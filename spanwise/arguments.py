@@ -11,6 +11,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from hydra.utils import get_object
+
 from spanwise.errors import ConfigError, nearest
 
 GIVEN = frozenset(("length", "seed", "device", "dtype", "threads", "progress"))
@@ -24,18 +26,38 @@ def check_arguments(function: Callable[..., Any], given: dict[str, Any], where: 
     that is no plain type, takes anything.
     """
     parameters = inspect.signature(function).parameters
-    hints = typing.get_type_hints(function)
     allowed = [
         name
         for name, parameter in parameters.items()
         if parameter.kind == parameter.KEYWORD_ONLY and name not in GIVEN
     ]
-    for name, value in given.items():
+    for name in given:
         if name not in allowed:
             raise ConfigError(
                 f"{where}.{name}: no such key; allowed: {', '.join(sorted(allowed))}."
                 + nearest(name, allowed)
             )
+    check_types(function, given, where)
+
+
+def check_own_arguments(config: dict[str, Any], where: str) -> None:
+    """Raise ConfigError for a value in ``config`` of another type than its class's constructor has.
+
+    What cannot be found or has no annotations is left to what builds it.
+    """
+    try:
+        made = get_object(config["_target_"])
+        function = made.__init__ if inspect.isclass(made) else made
+        typing.get_type_hints(function)
+    except Exception:
+        return
+    check_types(function, config, where)
+
+
+def check_types(function: Callable[..., Any], given: dict[str, Any], where: str) -> None:
+    """Raise ConfigError for a value in ``given`` of another type than ``function`` declares."""
+    hints = typing.get_type_hints(function)
+    for name, value in given.items():
         if name in hints and not fits(value, hints[name]):
             raise ConfigError(f"{where}.{name}: found {value!r}; allowed: {spoken(hints[name])}")
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from hydra._internal.utils import get_args_parser
+
+from spanwise.errors import ConfigError
+
 _PIECE = re.compile(
     r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<word>[^\s,\[\]{}()'"=:]+)"""
 )
@@ -18,6 +22,17 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
     flags = [text for text in arguments if "=" not in text or text.startswith("-")]
     return [*flags, *map(quoted, overrides)]
+
+
+def check_flags(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for flags that Hydra does not have, in one line instead of its usage."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> None:
+        raise ConfigError(message)
+
+    setattr(parser, "error", refuse)  # noqa: B010  (mypy refuses to assign a method)
+    parser.parse_args(list(arguments))
 
 
 def quoted(argument: str) -> str:

@@ -29,7 +29,7 @@ from spanwise.timing import (
     clock_for,
     interleave,
 )
-from spanwise.workload import Part, Workload, build_workload
+from spanwise.workload import SCOPES, Part, Workload, build_workload
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 Row = dict[str, Any]
@@ -108,6 +108,30 @@ def measure(
         return row, detail
     finally:
         torch.set_num_threads(before)
+
+
+def check_settings(
+    *,
+    scope: str = "layer",
+    batch: int = 1,
+    budget_seconds: float = 5.0,
+    interval: float = 0.03,
+    least: int = 3,
+    most: int = 400,
+    memory: bool = True,
+    decode: bool = False,
+) -> None:
+    """Raise ConfigError for settings of `measure` that it would refuse, before anything runs."""
+    try:
+        if scope not in SCOPES:
+            raise ConfigError(
+                f"scope: found {scope!r}; allowed: {', '.join(SCOPES)}." + nearest(scope, SCOPES)
+            )
+        if batch < 1:
+            raise ConfigError(f"batch: found {batch}; allowed: a whole number of at least 1")
+        _effort(budget_seconds, interval, least, most)
+    except ConfigError as error:
+        raise ConfigError(f"cost.{error}") from None
 
 
 def _effort(budget_seconds: float, interval: float, least: int, most: int) -> Effort:

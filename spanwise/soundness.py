@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from spanwise.arguments import check_arguments
+from spanwise.arguments import check_arguments, check_own_arguments, check_types
 from spanwise.errors import ConfigError
 from spanwise.phases import build, build_factory, build_task
 
@@ -33,7 +33,9 @@ def check(payload: dict[str, Any]) -> list[str]:
 def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
     """Return what is wrong with ``config``; ``tasks`` holds those that were built before."""
     from spanwise import probes
+    from spanwise.cost import check_settings as check_settings_of_cost
     from spanwise.cost import measure
+    from spanwise.model import Model
     from spanwise.train import check_settings, train
 
     measured = config["measure"]
@@ -44,15 +46,19 @@ def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
             check_settings(**config["train"], dtype=config["dtype"])
         if measured in ("cost", "both"):
             check_arguments(measure, config["cost"], "cost")
+            check_settings_of_cost(**config["cost"])
         for name, (function, options) in probes.named(config["probes"]).items():
             check_arguments(function, options, f"probes.{name}")
+        check_own_arguments(config["variant"], "variant")
         build_factory(config)
         group = "task"
+        check_own_arguments(config["task"], "task")
         name = json.dumps([config["task"], config["length"]], sort_keys=True, default=str)
         if name not in tasks:
             # A task may read megabytes, and cells of a sweep share it.
             tasks[name] = build_task(config)
         group = "model"
+        check_types(Model.__init__, config["model"], "model")
         parts = build(config, tasks[name])
         with torch.device("meta"):
             parts.model()

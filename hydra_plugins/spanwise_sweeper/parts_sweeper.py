@@ -31,10 +31,10 @@ class PartsSweeper(BasicSweeper):
     def __init__(
         self,
         max_batch_size: int | None = None,
-        params: Mapping[str, Any] | None = None,
-        parts: Sequence[Mapping[str, Any]] | None = None,
+        params: Any = None,
+        parts: Any = None,
     ):
-        super().__init__(max_batch_size=max_batch_size, params=dict(params or {}))
+        super().__init__(max_batch_size=max_batch_size, params={} if params is None else params)
         self.parts = [{}] if parts is None else parts
 
     def sweep(self, arguments: list[str]) -> Any:
@@ -44,6 +44,7 @@ class PartsSweeper(BasicSweeper):
 
         assert self.config is not None
         assert self.hydra_context is not None
+        _check_shapes(self.params, self.parts)
         loader = self.hydra_context.config_loader
         fixed = list(OmegaConf.to_container(self.config.hydra.overrides.hydra))
         composer = composition.Composer(loader, self.config.hydra.job.config_name, fixed)
@@ -77,6 +78,18 @@ class PartsSweeper(BasicSweeper):
             failures += [one._return_value for one in returned if one.status == JobStatus.FAILED]
         if failures:
             raise failures[0]
+
+
+def _check_shapes(params: Any, parts: Any) -> None:
+    from spanwise.errors import ConfigError
+
+    if not isinstance(params, Mapping):
+        raise ConfigError(f"hydra.sweeper.params: found {params!r}; allowed: key: values")
+    if not isinstance(parts, Sequence) or isinstance(parts, str) or not parts:
+        raise ConfigError(f"hydra.sweeper.parts: found {parts!r}; allowed: a list of key: values")
+    for part in parts:
+        if not isinstance(part, Mapping):
+            raise ConfigError(f"hydra.sweeper.parts: found {part!r}; allowed: key: values")
 
 
 def expand(
