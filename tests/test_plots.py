@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
@@ -146,7 +147,8 @@ def test_accuracy_against_cost_has_both_from_one_setting(tmp_path):
 def test_training_curves_have_a_line_a_seed(tmp_path):
     records = [record(seed=s, detail={"train": {"curve": curve(0.9)}}) for s in range(3)]
     canvas = canvas_of(write(tmp_path, records), Figure("curve.loss", x="curve.step"))
-    assert len(canvas.axes[0].lines) == 3
+    (line,) = canvas.axes[0].lines
+    assert np.isnan(line.get_ydata()).sum() == 3  # a gap after each seed
     assert canvas.axes[0].get_xlabel() == "training step"
 
 
@@ -292,3 +294,31 @@ def test_a_figure_without_one_whole_point_is_left_out(tmp_path):
     records += [record(measure="cost", length=512, row={"forward_ms": 1.0})]
     _, found = found_of(write(tmp_path, records), Figure("accuracy", x="forward_ms"))
     assert found is None
+
+
+def test_a_measured_x_has_a_point_a_setting_in_order(tmp_path):
+    records = [
+        record(
+            config={"model.d_model": d, "model.scale": scale},
+            seed=seed,
+            row={"d_k": d, "score_variance": d if scale else 1.0},
+        )
+        for d in (64, 4, 16)
+        for scale in (None, 1)
+        for seed in (0, 1)
+    ]
+    figure = Figure("score_variance", x="d_k", by=("model.scale",), log="both")
+    _, found = found_of(write(tmp_path, records), figure)
+    lines = {line.label: (line.x, line.y) for line in found.panels[0].lines}
+    assert lines == {
+        "scale = 1": ([4, 16, 64], [4, 16, 64]),
+        "scale = null": ([4, 16, 64], [1] * 3),
+    }
+
+
+def test_a_setting_of_which_one_seed_failed_is_a_point_and_a_cross(tmp_path):
+    records = [record(seed=s, row={"accuracy": 0.5}) for s in (0, 1)]
+    records.append(record(seed=2, status="timeout", message="late"))
+    _, found = found_of(write(tmp_path, records), Figure("accuracy"))
+    (line,) = found.panels[0].lines
+    assert (line.x, line.failed) == ([64], [(64, "timeout")])

@@ -68,6 +68,18 @@ def test_the_page_shows_failed_cells_with_their_messages(whole):
     assert "A processor" in text
 
 
+def test_a_cost_that_failed_does_not_hide_the_accuracy_at_its_length(tmp_path):
+    lost = {"status": "oom", "message": "cost: too much"}
+    records = [
+        record("full", measure="accuracy", row={"accuracy": 0.75}),
+        record("full", measure="cost", config={"model.d_model": 512}, **lost),
+        record("windowed", measure="cost", config={"model.d_model": 512}, row={"forward_ms": 2.0}),
+    ]
+    text = Page(report.write(write(tmp_path, records), {"figures": []}).page).text
+    assert "Accuracy L = 64 Full 0.750 Forward time" in text
+    assert "Full oom x1 Windowed 32 2.00" in text
+
+
 def test_flags_of_cells_and_of_comparisons_are_on_the_page(tmp_path):
     base = {"accuracy": 0.5, "forward_ms": 1.0, "n_heads": 1}
     records = [record("full", row=base | {"contended": False, "above_ceiling": True})]
