@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("variant", "task", "experiment", "model", "train", "cost", "hydra/launcher")
+GROUPS = ("variant", "task", "experiment", "model", "train", "cost", "probes", "hydra/launcher")
 """The groups that are shown, in this order."""
 
 

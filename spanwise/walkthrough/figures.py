@@ -51,7 +51,7 @@ def four_steps(part: Section, writing: Writing) -> Figure:
     ]
     many = max(len(part.keys), len(part.get("x").columns))
     cell = min(0.5, 4.5 / many)
-    row_height = 3 * (len(part.keys) * min(cell, 0.3) + 0.75)
+    row_height = 3 * (len(part.keys) * min(cell, 0.3) + 0.5)
     extra = 1.6 if part.n_heads > 1 else 0
     figure = Figure(
         figsize=(4 * (many * cell + 0.9), row_height * part.n_heads + extra + 0.5),
