@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -16,6 +17,7 @@ from spanwise.answers import digits
 from spanwise.fairness import crossed_keys, reference
 from spanwise.figures import scale, words
 from spanwise.palette import hues, natural
+from spanwise.series import is_cost
 from spanwise.summary import RATE, better, settings
 from spanwise.tables import Study
 
@@ -28,7 +30,6 @@ SHOWN = [
     "train_peak_bytes",
 ]
 _MAX_ROWS = 60
-_LOST = "number status"
 _MAX_COLUMNS = 12
 _MAX_LISTED = 200
 
@@ -94,10 +95,16 @@ def results(study: Study, summary: pd.DataFrame) -> list[Table]:
                     else ""
                 )
                 title = title or words(metric)[:1].upper() + words(metric)[1:]
-                known = rows[rows[metric].notna() | (rows["failed"] != "")]
+                asked = rows["measure"].map(lambda measure, of=metric: _asks(measure, of))
+                known = rows[rows[metric].notna() | ((rows["failed"] != "") & asked)]
                 crossed = crossed_keys(known[known[metric].notna()], settings(study))
                 tables.append(_pivot(known, metric, title, crossed, colours))
     return tables
+
+
+def _asks(measure: object, metric: str) -> bool:
+    """Say whether cells of this measure were to measure the metric."""
+    return "both" in str(measure) or ("cost" in str(measure)) == is_cost(metric)
 
 
 def _pivot(
@@ -105,44 +112,47 @@ def _pivot(
 ) -> Table:
     lengths = sorted(rows["length"].dropna().unique())
     shown = lengths[:_MAX_COLUMNS]
-    factor, direction = scale(metric), better(metric)
-    best = {
-        length: (max if direction > 0 else min)(found)
-        for length, group in rows.groupby("length")
-        if len(found := set(group[metric].dropna())) > 1
-    }
-    made: list[list[Entry]] = []
-    groups = rows.groupby(["variant", "variant_params", *crossed], dropna=False, sort=False)
-    ordered = sorted(groups, key=lambda group: natural(group[0]))
-    for name, group in ordered:
-        if group[metric].isna().all() and not (group["failed"] != "").any():
-            continue
+    by_length = rows.groupby("length")[metric]
+    ends = by_length.max() if better(metric) > 0 else by_length.min()
+    best = ends[by_length.nunique() > 1].to_dict()
+    columns = ["variant", "variant_params", *crossed]
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    found: list[dict[Any, Any]] = rows.to_dict("records")
+    for row in found:
+        groups.setdefault(tuple(row[c] for c in columns), []).append(row)
+    ordered = sorted(groups.items(), key=lambda group: natural(group[0]))
+    made = []
+    for name, group in ordered[:_MAX_ROWS]:
         extras = [
             f"{k.rsplit('.', 1)[-1]}={_short(v)}"
             for k, v in zip(crossed, name[2:], strict=True)
             if not _missing(v)
         ]
-        label = ", ".join([str(group["variant_label"].iloc[0]), *extras])
+        label = ", ".join([str(group[0]["variant_label"]), *extras])
+        # A measured row stands before one of the same length that failed.
+        group.sort(key=lambda row: not _missing(row[metric]))
+        at = {row["length"]: row for row in group}
         line = [Entry(label, colour=colours.get(str(name[0]), ""))]
-        at = {row["length"]: row for _, row in group.iterrows() if not _missing(row["length"])}
-        for length in shown:
-            row = at.get(length)
-            if row is None:
-                line.append(Entry("", "number"))
-                continue
-            value, low, high = (row[f"{metric}{end}"] * factor for end in ("", "_low", "_high"))
-            text, bounds = figure(value, low, high)
-            kind = "number best" if row[metric] == best.get(length) else "number"
-            line.append(Entry(text, kind, bounds) if text else Entry(row["failed"], _LOST))
+        line += [_pivoted(at.get(length), metric, best.get(length)) for length in shown]
         made.append(line)
     left_out = []
-    if len(made) > _MAX_ROWS:
-        left_out.append(f"{len(made) - _MAX_ROWS:,} more rows")
+    if len(ordered) > _MAX_ROWS:
+        left_out.append(f"{len(ordered) - _MAX_ROWS:,} more rows")
     if len(lengths) > len(shown):
         left_out.append(f"{len(lengths) - len(shown)} more lengths")
     heads = [Head("")] + [Head(f"L = {length:,}", number=True) for length in shown]
     note = f"{' and '.join(left_out)} are in summary.csv." if left_out else ""
-    return Table(heads, made[:_MAX_ROWS], title, note)
+    return Table(heads, made, title, note)
+
+
+def _pivoted(row: dict[str, Any] | None, metric: str, best: float | None) -> Entry:
+    if row is None:
+        return Entry("", "number")
+    value, low, high = (row[f"{metric}{end}"] * scale(metric) for end in ("", "_low", "_high"))
+    text, bounds = figure(value, low, high)
+    if not text:
+        return Entry(str(row["failed"]), "number status")
+    return Entry(text, "number best" if row[metric] == best else "number", bounds)
 
 
 def _missing(value: object) -> bool:

@@ -77,7 +77,10 @@ def _draw_line(
 ) -> None:
     effects = [patheffects.withStroke(linewidth=2.6, foreground="#555555")]
     outline: dict[str, Any] = {"path_effects": effects} if is_light(look.colour) else {}
-    for steps, values in line.runs:
+    if line.runs:
+        # One artist a series, with a gap after each seed, so that many runs stay quick to draw.
+        steps = [v for xs, _ in line.runs for v in (*xs, math.nan)]
+        values = [v for _, ys in line.runs for v in (*ys, math.nan)]
         ax.plot(
             steps, values, color=look.colour, linestyle=look.line, lw=1.2, alpha=0.85, **outline
         )

@@ -50,10 +50,10 @@ def visibility(study: Study) -> Canvas:
         ax.set_xticks([0, size - 1])
         ax.set_yticks([0, size - 1])
         ax.tick_params(length=0)
-        ax.set_xticks(np.arange(0.5, size - 1), minor=True)
-        ax.set_yticks(np.arange(0.5, size - 1), minor=True)
         ax.grid(visible=False, which="major")
         if size <= 32:
+            ax.set_xticks(np.arange(0.5, size - 1), minor=True)
+            ax.set_yticks(np.arange(0.5, size - 1), minor=True)
             ax.grid(visible=True, which="minor", color="white", linewidth=0.4)
         ax.set_axisbelow(False)
         ax.tick_params(which="minor", length=0)

@@ -23,8 +23,9 @@ _MANY = 40
 def series_keys(study: Study) -> list[str]:
     """Return the columns that stay fixed while a cost is followed over length."""
     keys = ["task", "variant", "variant_params"]
+    cells = study.cells[study.cells["length"].notna() & study.cells[COSTS].notna().any(axis=1)]
     for key in study.swept:
-        followed = study.cells.dropna(subset=["length"]).groupby("length")[key].nunique().max()
+        followed = cells.groupby("length")[key].nunique().max()
         # A key with one value at each length (pairs set by length) moves along with it; the
         # training's own settings do not change what a layer costs.
         if followed > 1 and not key.startswith("train."):
@@ -152,7 +153,7 @@ def _cross(
 
 def _measured(study: Study) -> pd.DataFrame:
     cells = study.cells
-    cells = cells[cells["length"].notna()]
+    cells = cells[cells["length"].notna() & cells[COSTS].notna().any(axis=1)]
     return cells if RATE not in cells else cells.drop(columns=RATE)
 
 

@@ -21,7 +21,7 @@ from spanwise.tables import Study
 
 MAX_SERIES = 24
 MAX_PANELS = 9
-_MAX_RUNS = 60
+_MAX_RUNS = 12
 
 
 @dataclass
@@ -39,6 +39,12 @@ class Line:
     runs: list[tuple[list[float], list[float]]] = field(default_factory=list)
     exponent: Estimate | None = None
     chance: float = math.nan
+
+    def sort_by_x(self) -> None:
+        """Put the points in order of x, where length gives them none."""
+        order = sorted(range(len(self.x)), key=lambda i: self.x[i])
+        for name in ("x", "y", "low", "high", "dashed"):
+            setattr(self, name, [getattr(self, name)[i] for i in order])
 
 
 @dataclass
@@ -136,7 +142,7 @@ def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
             if detail:
                 _follow_detail(line, study, rows, figure)
             else:
-                _follow(line, rows, figure)
+                _follow(line, rows, figure, keys)
             if line.y or line.failed or line.runs:
                 panel.lines.append(line)
         panel.lines.sort(key=lambda line: natural(line.name))
@@ -205,15 +211,19 @@ def _label(by: list[str], name: tuple[Any, ...], rows: pd.DataFrame, cells: pd.D
     return ", ".join(parts) or str(rows["variant_label"].iloc[0])
 
 
-def _follow(line: Line, rows: pd.DataFrame, figure: Figure) -> None:
-    setting = figure.x in BASE or not pd.api.types.is_float_dtype(rows[figure.x])
-    setting = setting or "." in figure.x
-    along = figure.x if setting else "length"
+def _follow(line: Line, rows: pd.DataFrame, figure: Figure, keys: list[str]) -> None:
+    """Follow ``figure.y`` over x: a point a value of a setting, or a setting of a measured x."""
+    setting = figure.x in BASE or "." in figure.x or not pd.api.types.is_float_dtype(rows[figure.x])
+    along = [figure.x] if setting else [key for key in keys if key in rows]
     by_length: dict[int, list[float]] = {}
-    for value, group in rows.groupby(along, dropna=True, sort=True):
+    for values, group in rows.groupby(along, dropna=setting, sort=True):
+        x: Any = values[0]
+        if not setting:
+            x = float(group[figure.x].astype(float).mean()) * scale(figure.x)
+            if not math.isfinite(x):
+                continue
         found = stated(figure.y, group)
-        x: Any = value if setting else float(group[figure.x].astype(float).mean()) * scale(figure.x)
-        if found[f"{figure.y}_n"] and (setting or math.isfinite(x)):
+        if found[f"{figure.y}_n"]:
             factor = scale(figure.y)
             line.x.append(x)
             line.y.append(found[figure.y] * factor)
@@ -221,16 +231,17 @@ def _follow(line: Line, rows: pd.DataFrame, figure: Figure) -> None:
             line.high.append(found[f"{figure.y}_high"] * factor)
             beside = group[figure.dashed].mean() if figure.dashed in group else math.nan
             line.dashed.append(float(beside) * factor)
-        elif setting:
-            statuses = sorted(set(group.loc[group["status"] != "ok", "status"]))
-            line.failed += [(x, status) for status in statuses]
-        if along == "length":
-            values = group[figure.y].dropna().astype(float)
-            by_length[int(str(value))] = [v for v in values if math.isfinite(v) and v > 0]
+        lost = group.loc[(group["status"] != "ok") & group[figure.y].isna(), "status"]
+        line.failed += [(x, status) for status in sorted(set(lost))]
+        if figure.x == "length":
+            measured = group[figure.y].dropna().astype(float)
+            by_length[int(x)] = [v for v in measured if math.isfinite(v) and v > 0]
+    if not setting and rows["length"].nunique() < 2:
+        line.sort_by_x()
     if figure.y == "accuracy" and "chance" in rows:
         line.chance = float(rows["chance"].astype(float).mean())
     by_length = {length: values for length, values in by_length.items() if values}
-    if figure.x == "length" and figure.y in COSTS and len(by_length) > 1:
+    if figure.y in COSTS and len(by_length) > 1:
         line.exponent = exponent_of(by_length)[0]
 
 

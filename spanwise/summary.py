@@ -116,7 +116,7 @@ def summarise(study: Study) -> pd.DataFrame:
     cells = choose_rates(study).reset_index(drop=True)
     keys = settings(study)
     if cells.empty:
-        return pd.DataFrame(columns=[*keys, "variant_label", "failed"])
+        return pd.DataFrame(columns=[*keys, "variant_label", "measure", "failed"])
     columns = measured(cells, study.swept)
     numbers = {c: _floats(cells, c) for c in [*columns, *DESCRIBING, *_bounds(columns, cells)]}
     rates = has_rates(cells)
@@ -126,6 +126,7 @@ def summarise(study: Study) -> pd.DataFrame:
         first = cells.iloc[places[0]]
         row = dict(zip(keys, values, strict=True))
         row["variant_label"] = first["variant_label"]
+        row["measure"] = "+".join(sorted({str(m) for m in cells["measure"].to_numpy()[places]}))
         endings = Counter(cells["status"].to_numpy()[places])
         row["n"] = endings.pop("ok", 0)
         row["failed"] = ", ".join(f"{status} x{n}" for status, n in sorted(endings.items()))

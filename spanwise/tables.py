@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -140,20 +141,26 @@ def swept_keys(rows: Sequence[dict[str, Any]], configs: Sequence[dict[str, Any]]
     A key that a record lacks says nothing (records of an older version lack new keys), nor do
     the training settings of a cell that only measured cost, or the reverse.
     """
-    seen: dict[tuple[str, str], set[str]] = {}
+    seen: dict[tuple[str, str], set[object]] = {}
     for row, config in zip(rows, configs, strict=True):
         for key, value in config.items():
             if _says_something(key, row):
                 within = str(row["task"]) if key.startswith("task.") else ""
-                seen.setdefault((key, within), set()).add(json.dumps(value, default=str))
+                plainly = isinstance(value, str | bool | int | float | None)
+                told = (type(value) is bool, value) if plainly else json.dumps(value, default=str)
+                seen.setdefault((key, within), set()).add(told)
     return sorted({key for (key, _), values in seen.items() if len(values) > 1})
+
+
+@lru_cache(maxsize=4096)
+def _may_be_swept(key: str) -> bool:
+    group = key.split(".", 1)[0]
+    return key not in _NOT_SWEPT and group not in _NOT_SWEPT_GROUPS and bool(NAME.fullmatch(key))
 
 
 def _says_something(key: str, row: dict[str, Any]) -> bool:
     group = key.split(".", 1)[0]
-    if key in _NOT_SWEPT or group in _NOT_SWEPT_GROUPS or not NAME.fullmatch(key):
-        return False
-    return group not in _UNUSED.get(str(row.get("measure")), ())
+    return _may_be_swept(key) and group not in _UNUSED.get(str(row.get("measure")), ())
 
 
 def _add_swept(key: str, rows: list[dict[str, Any]], configs: list[dict[str, Any]]) -> None:
@@ -188,9 +195,10 @@ def _gather(study: Study, record: dict[str, Any], row: dict[str, Any]) -> None:
     shown = {k: v for k in ("label", "colour", "paper") if isinstance(v := display.get(k), str)}
     known = study.displays.setdefault(row["variant"], {})
     study.displays[row["variant"]] = {k: clip(v, 200) for k, v in shown.items()} | known
-    seen = picture(record.get("visibility"))
+    looks = (row["variant"], row["variant_params"])
+    seen = picture(record.get("visibility")) if looks not in study.pictures else None
     if seen:
-        study.pictures.setdefault((row["variant"], row["variant_params"]), seen)
+        study.pictures[looks] = seen
 
 
 def _frame(rows: list[dict[str, Any]], study: Study) -> pd.DataFrame:
