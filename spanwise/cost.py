@@ -97,13 +97,14 @@ def measure(
         with Products() as done:
             work.infer()
         row["flops_computed"] = done.operations / len(work.parts)
-        detail = _detail(timing)
+        detail = _detail(timing, 1 / len(work.parts))
         generation = build_generation(variant, **given) if decode else None
         if generation is not None:
             passes = {"decode": generation.run}
             timing = interleave(passes, calibration, effort, stopwatch, clock)
+            share = 1 / len(generation.parts) / generation.tokens
             row |= generation_row(timing, generation)
-            detail["decode"] = _detail(timing)["decode"]
+            detail["decode"] = _detail(timing, share)["decode"]
         row["rss_peak_bytes"] = _resident_peak()
         return row, detail
     finally:
@@ -229,16 +230,18 @@ def floor_row(timing: Timing, work: Workload, calibration: Calibration) -> Row:
     return row
 
 
-def _detail(timing: Timing) -> dict[str, Any]:
-    def short(values: list[float]) -> list[float]:
-        return [float(f"{value:.5g}") for value in values]
+def _detail(timing: Timing, share: float) -> dict[str, Any]:
+    """Return every repetition, in the units of the row: ``share`` of the work is one part."""
+
+    def short(values: list[float], scale: float = 1.0) -> list[float]:
+        return [float(f"{value * scale:.5g}") for value in values]
 
     series = {
         name: {
             "calls": one.calls,
-            "ms": short(one.ms),
-            "cpu_ms": short(one.cpu_ms),
-            "ratios": short(one.ratios),
+            "ms": short(one.ms, share),
+            "cpu_ms": short(one.cpu_ms, share),
+            "ratios": short(one.ratios, share),
             "confidence": one.ratio().confidence,
         }
         for name, one in timing.series.items()

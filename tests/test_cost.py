@@ -139,7 +139,11 @@ def test_a_stack_is_the_mean_of_its_pattern() -> None:
     one, other = peaks(local, 128), peaks(FullMap, 128)
     for column in ("forward_peak_bytes", "train_peak_bytes", "saved_bytes", "parameter_bytes"):
         assert mean[column] == round((2 * one[column] + other[column]) / 3)
-    row, _ = quick(stack)
+    row, detail = quick(stack, decode=True)
+    # The repetitions are in the row's units: a layer, a token.
+    for name in ("forward", "train", "decode"):
+        assert detail[name]["ms"] == [pytest.approx(row[f"{name}_ms"], rel=1e-4)]
+        assert detail[name]["ratios"] == [pytest.approx(row[f"x_calibration_{name}"], rel=1e-4)]
     flops = [quick(variant)[0]["flops_forward"] for variant in (local, FullMap)]
     assert row["flops_forward"] == pytest.approx((2 * flops[0] + flops[1]) / 3)
 
