@@ -15,8 +15,10 @@ from hydra.utils import instantiate
 
 from spanwise.errors import ConfigError
 
-PICTURE_LENGTH = 64
-"""Length at which a variant's visibility is drawn into its record."""
+PICTURE_ROWS = 64
+"""Positions on a side of the picture of a variant's visibility in its record."""
+PICTURE_SPAN = 1024
+"""Greatest length that such a picture is a sample of."""
 
 
 @dataclass
@@ -152,7 +154,6 @@ def _describe(parts: Parts, model: Any, config: dict[str, Any]) -> dict[str, Any
     from spanwise.model import display, n_params
 
     length = config["length"]
-    pictures = model.visibility(min(length, PICTURE_LENGTH))
     layer = model.layers[0] if model.period == 1 else parts.factory()
     task = type(parts.task)
     return {
@@ -161,10 +162,26 @@ def _describe(parts: Parts, model: Any, config: dict[str, Any]) -> dict[str, Any
             "variant": {**display(parts.factory), "describe": layer.describe()},
             "task": {"label": getattr(task, "label", ""), "chance": parts.task.chance},
         },
-        "visibility": None
-        if all(picture is None for picture in pictures)
-        else [None if picture is None else _rows(picture) for picture in pictures],
+        "visibility": _picture(model, length, parts.task.causal),
     }
+
+
+def _picture(model: Any, length: int, causal: bool) -> dict[str, Any] | None:
+    """Return who sees whom at the least length that shows the restriction, thinned to few rows."""
+
+    def restricted(length: int) -> bool:
+        seen = model.keys_per_query(length)
+        return seen is not None and seen < 0.75 * ((length + 1) / 2 if causal else length)
+
+    span = min(length, PICTURE_ROWS)
+    while restricted(length) and not restricted(span) and 2 * span <= min(length, PICTURE_SPAN):
+        span *= 2
+    step = -(-span // PICTURE_ROWS)
+    pictures = model.visibility(span)
+    if all(picture is None for picture in pictures):
+        return None
+    layers = [None if picture is None else _rows(picture[::step, ::step]) for picture in pictures]
+    return {"span": span, "layers": layers}
 
 
 def _rows(picture: torch.Tensor) -> list[str]:

@@ -27,7 +27,7 @@ def visibility(study: Study) -> Canvas:
     }
     pictures = [
         (key, layer, len(layers))
-        for key, layers in sorted(study.pictures.items(), key=lambda item: natural(item[0]))
+        for key, (_, layers) in sorted(study.pictures.items(), key=lambda item: natural(item[0]))
         for layer in range(len(layers))
     ][:_MAX_PICTURES]
     columns = min(len(pictures), 4)
@@ -35,7 +35,8 @@ def visibility(study: Study) -> Canvas:
     canvas = Canvas(figsize=(2.1 * columns + 0.3, 2.5 * rows))
     grid = canvas.subplots(rows, columns, squeeze=False)
     for ax, (key, layer, of) in zip(grid.flat, pictures, strict=False):
-        seen = np.array([[int(c) for c in row] for row in study.pictures[key][layer]])
+        span, layers = study.pictures[key]
+        seen = np.array([[int(c) for c in row] for row in layers[layer]])
         size = len(seen)
         ax.imshow(
             seen,
@@ -47,8 +48,8 @@ def visibility(study: Study) -> Canvas:
         )
         name = textwrap.fill(plain_text(label.get(key, key[0])), 26)
         ax.set_title(name + (f"\nlayer {layer + 1}" if of > 1 else ""), fontsize=8.5)
-        ax.set_xticks([0, size - 1])
-        ax.set_yticks([0, size - 1])
+        ax.set_xticks([0, size - 1], labels=["0", str(span - 1)])
+        ax.set_yticks([0, size - 1], labels=["0", str(span - 1)])
         ax.tick_params(length=0)
         ax.grid(visible=False, which="major")
         if size <= 32:

@@ -268,8 +268,19 @@ def detail_table(entry: Any) -> Columns | None:
     return columns
 
 
-def picture(visibility: Any) -> list[list[str]] | None:
-    """Return rows of 0/1 text a layer, or None where that is not what was recorded."""
+def span(visibility: Any) -> int:
+    """Return the number of positions that a recorded picture says it spans; 0 where it does not."""
+    found = visibility.get("span") if isinstance(visibility, dict) else None
+    return found if isinstance(found, int) and 0 < found < 2**31 else 0
+
+
+def picture(visibility: Any) -> tuple[int, list[list[str]]] | None:
+    """Return the positions that a picture spans and rows of 0/1 text a layer.
+
+    None where that is not what was recorded. A span of more positions than rows is a sample of
+    them, evenly spaced.
+    """
+    positions = span(visibility)
     if isinstance(visibility, dict):
         visibility = visibility.get("layers")
     if not isinstance(visibility, list) or not visibility:
@@ -284,4 +295,6 @@ def picture(visibility: Any) -> list[list[str]] | None:
         if any(not isinstance(r, str) or len(r) != len(rows) or set(r) - {"0", "1"} for r in rows):
             return None
     layers = [rows for rows in layers if rows is not None]
-    return layers or None
+    if not layers:
+        return None
+    return max(positions, len(layers[0])), layers

@@ -36,6 +36,7 @@ from spanwise.reading import (
     plain,
     read_record,
     read_row,
+    span,
 )
 
 _NOT_SWEPT = frozenset(
@@ -70,7 +71,7 @@ class Study:
     details: dict[str, dict[str, Columns]] = field(default_factory=dict)
     probes: set[str] = field(default_factory=set)
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    pictures: dict[tuple[str, str], list[list[str]]] = field(default_factory=dict)
+    pictures: dict[tuple[str, str], tuple[int, list[list[str]]]] = field(default_factory=dict)
     machines: list[tuple[dict[str, str], int]] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     question: dict[str, Any] = field(default_factory=dict)
@@ -195,10 +196,11 @@ def _gather(study: Study, record: dict[str, Any], row: dict[str, Any]) -> None:
     shown = {k: v for k in ("label", "colour", "paper") if isinstance(v := display.get(k), str)}
     known = study.displays.setdefault(row["variant"], {})
     study.displays[row["variant"]] = {k: clip(v, 200) for k, v in shown.items()} | known
-    looks = (row["variant"], row["variant_params"])
-    seen = picture(record.get("visibility")) if looks not in study.pictures else None
-    if seen:
-        study.pictures[looks] = seen
+    looks, visibility = (row["variant"], row["variant_params"]), record.get("visibility")
+    if looks not in study.pictures or span(visibility) > study.pictures[looks][0]:
+        seen = picture(visibility)
+        if seen:
+            study.pictures[looks] = seen
 
 
 def _frame(rows: list[dict[str, Any]], study: Study) -> pd.DataFrame:

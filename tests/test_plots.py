@@ -180,6 +180,13 @@ def test_visibility_shows_each_layer_of_each_variant(tmp_path):
     assert pictures[2].images[0].get_array().tolist() == [[1, 0], [0, 1]]
 
 
+def test_visibility_of_a_wide_window_is_a_sample_that_tells_its_span(tmp_path):
+    wide = record("full", visibility={"span": 128, "layers": [["10", "11"]]})
+    small = record("full", seed=1, visibility={"span": 2, "layers": [["10", "11"]]})
+    drawn = visibility(tables.load(write(tmp_path, [small, wide])))
+    assert [t.get_text() for t in drawn.axes[0].get_xticklabels()] == ["0", "127"]
+
+
 def test_too_many_series_are_cut_and_counted(tmp_path):
     records = [record("windowed", params={"window": w}, row={"accuracy": 0.5}) for w in range(40)]
     _, found = found_of(write(tmp_path, records), Figure("accuracy"))

@@ -32,7 +32,7 @@ def test_one_cell_is_one_record(command):
     # Causal, window 4, length 16: 1 + 2 + 3 + 13 * 4 keys over 16 queries.
     assert record["row"]["keys_per_query"] == pytest.approx(58 / 16)
     assert record["row"]["train_threads"] == 1
-    assert record["visibility"][0][4].startswith("011110")
+    assert record["visibility"]["layers"][0][4].startswith("011110")
     assert record["machine"]["torch"]
     assert record["started"] < record["ended"]
 
