@@ -122,8 +122,10 @@ _WORDS = {
     "curve.loss": "training loss (nats)",
     "curve.validation_accuracy": "validation accuracy",
     "curve.step": "training step",
-    "variant": "",
-    "task": "",
+    "d_model": "width of the model, d_model",
+    "d_k": "width of a head, d_k",
+    "n_heads": "heads",
+    "positions": "position encoding",
     "by_distance.accuracy": "accuracy",
     "by_distance.low": "distance to the answer (tokens)",
 }
@@ -135,6 +137,8 @@ def words(column: str) -> str:
     if column in _WORDS:
         return _WORDS[column]
     leaf = column.rsplit(".", 1)[-1]
+    if leaf in _WORDS:
+        return _WORDS[leaf]
     stem, _, unit = leaf.rpartition("_")
     if unit in _UNITS and stem:
         return f"{stem.replace('_', ' ')} ({_UNITS[unit]})"

@@ -98,7 +98,7 @@ def _draw_line(
         linestyle="none" if ticks else look.line,
         marker=look.marker,
         linewidth=1.5 + 0.55 * wider,
-        markersize=5 + 0.9 * wider,
+        markersize=(7 if ticks else 5) + 0.9 * wider,
         markeredgecolor="white" if not is_light(look.colour) else "#555555",
         elinewidth=1.0,
         **outline,
@@ -109,7 +109,7 @@ def _draw_line(
         ax.plot(x, line.dashed, color=look.colour, ls=(0, (3, 2)), lw=1.0, alpha=0.8, zorder=1)
 
 
-def handle(line: Line, look: Style) -> Line2D:
+def handle(line: Line, look: Style, joined: bool = True) -> Line2D:
     """Return the line's entry for a legend, with its exponent where one was fitted."""
     label = plain_text(line.label) + (f"   ${_exponent(line)}$" if line.exponent else "")
     light = is_light(look.colour)
@@ -117,7 +117,7 @@ def handle(line: Line, look: Style) -> Line2D:
         [],
         [],
         color=look.colour,
-        linestyle=look.line,
+        linestyle=look.line if joined else "none",
         marker=None if line.runs else look.marker,
         markeredgecolor="#555555" if light else "white",
         label=label,
@@ -177,7 +177,10 @@ def _y_ticks(ax: Axes, log_y: bool) -> None:
     decades = math.log10(high / low)
     subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
     ax.yaxis.set_major_locator(ticker.LogLocator(base=10, subs=subs))
-    ax.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+    if decades < 5:
+        ax.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+    else:
+        ax.yaxis.set_major_formatter(ticker.LogFormatterMathtext())
     ax.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 

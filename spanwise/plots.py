@@ -102,7 +102,7 @@ def lines(found: Points, figure: Figure, study: Study) -> Canvas:
     below = max(len(panel.lines) for panel in found.panels)
     height = 3.3 + (0.17 * below if any(map(has_exponents, found.panels)) else 0)
     longest = max(len(plain_text(line.label)) for p in found.panels for line in p.lines)
-    beside = 0.75 + 0.065 * longest
+    beside = 0.75 + 0.065 * longest if _needs_legend(found) else 0.0
     if any(map(has_exponents, found.panels)):
         # Legends stand below their panels: room for the longest, its exponent and its line.
         width, beside = max(width, 2.1 + 0.065 * longest), 0.0
@@ -120,9 +120,15 @@ def lines(found: Points, figure: Figure, study: Study) -> Canvas:
         draw_panel(ax, panel, figure, look, ticks, log_x, log_y)
     for ax in grid.flat[n:]:
         ax.set_visible(False)
-    if not any(map(has_exponents, found.panels)):
+    if _needs_legend(found) and not any(map(has_exponents, found.panels)):
         _shared_legend(canvas, found, look)
     return canvas
+
+
+def _needs_legend(found: Points) -> bool:
+    lines = [line for panel in found.panels for line in panel.lines]
+    dashed = any(np.isfinite(line.dashed).any() for line in lines)
+    return found.by_variant or dashed or len({line.name for line in lines}) > 1
 
 
 def _logarithmic(found: Points, figure: Figure) -> tuple[bool, bool]:
@@ -160,7 +166,7 @@ def _shared_legend(canvas: Canvas, found: Points, look: dict[tuple[str, ...], St
     handles: dict[tuple[str, ...], Line2D] = {}
     for panel in found.panels:
         for line in panel.lines:
-            handles.setdefault(line.name, handle(line, look[line.name]))
+            handles.setdefault(line.name, handle(line, look[line.name], found.numeric_x))
     shown = [handles[name] for name in sorted(handles, key=natural)]
     if any(np.isfinite(line.dashed).any() for panel in found.panels for line in panel.lines):
         shown.append(Line2D([], [], color="#555555", ls=(0, (3, 2)), lw=1.0, label=found.dashed))
