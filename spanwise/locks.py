@@ -69,6 +69,8 @@ def host_folder() -> Path:
     tests, which wait for nobody, and for containers that share a machine but no /tmp.
     """
     if chosen := os.environ.get("SPANWISE_LOCKS"):
+        with contextlib.suppress(OSError):  # what is wrong with it is told when it is opened
+            Path(chosen).mkdir(parents=True, exist_ok=True)
         return Path(chosen)
     shared = Path("/tmp")
     return shared if os.access(shared, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())

@@ -213,3 +213,11 @@ def test_a_planted_link_is_not_followed_and_the_users_own_folder_serves(
             stack.enter_context(locks.exclusive())
         assert not (tmp_path / "elsewhere").exists()
         assert len(list(own.glob("spanwise-*/*.lock"))) == 2
+
+
+def test_a_chosen_folder_is_made_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPANWISE_LOCKS", str(tmp_path / "of" / "mine"))
+    with locks.exclusive():
+        assert (tmp_path / "of" / "mine").is_dir()
