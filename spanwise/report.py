@@ -80,6 +80,13 @@ def write(folder: str | os.PathLike[str], question: Mapping[str, Any] | None = N
     for name, table in {**tables.probe_tables(study), **made}.items():
         tables.write_csv(table, study.folder / f"{name}.csv")
     drawn = plots.draw(study, summary.choose_rates(study), wanted)
+    if wanted is not figures.DEFAULT:
+        shown = {each.name for each in drawn}
+        problems += [
+            f"Not drawn, for want of measurements: {each.y} against {each.x}"
+            for each in wanted
+            if each.name not in shown
+        ]
     counts = {str(k): int(n) for k, n in study.cells["status"].value_counts().items()}
     path = study.folder / "index.html"
     tables.write_atomic(path, _page(study, made, drawn, found, counts, problems).encode())

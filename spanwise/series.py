@@ -120,7 +120,7 @@ def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
     """
     cells = select(with_parameters(cells, figure), figure.where)
     detail = "." in figure.y and figure.y.split(".")[0] in study.details
-    if not detail and (figure.y not in cells or cells[figure.y].isna().all()):
+    if not detail and not _is_number(cells, figure.y):
         return None
     if not detail and figure.x not in cells:
         return None
@@ -152,7 +152,7 @@ def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
         return None
     if len(panels) > MAX_PANELS:
         left_out.append(f"{len(panels) - MAX_PANELS:,} of {len(panels):,} panels")
-    numeric = detail or pd.api.types.is_numeric_dtype(cells[figure.x])
+    numeric = detail or _is_number(cells, figure.x)
     by_variant = bool(by) and by[0] == "variant" and _varies(cells, "variant")
     dashed = words(figure.dashed) if figure.dashed else ""
     return Points(panels[:MAX_PANELS], numeric, by_variant, " and ".join(left_out), dashed)
@@ -166,6 +166,13 @@ def _cut(cells: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, list[str]]:
     ordered = sorted(found, key=lambda series: natural(_text(v) for v in series[0]))
     kept = pd.concat([rows for _, rows in ordered[:MAX_SERIES]])
     return kept, [f"{len(found) - MAX_SERIES:,} of {len(found):,} series"]
+
+
+def _is_number(cells: pd.DataFrame, column: str) -> bool:
+    """Say whether a column holds numbers, and any at all."""
+    if column not in cells or cells[column].isna().all():
+        return False
+    return pd.api.types.is_numeric_dtype(cells[column]) and cells[column].dtype != "boolean"
 
 
 def _varies(cells: pd.DataFrame, column: str) -> bool:

@@ -80,6 +80,16 @@ def test_a_cost_that_failed_does_not_hide_the_accuracy_at_its_length(tmp_path):
     assert "Full oom x1 Windowed 32 2.00" in text
 
 
+def test_a_declared_figure_that_nothing_was_measured_for_is_named(tmp_path):
+    wanted = [{"y": "accuracy"}, {"y": "message"}, {"y": "losss", "x": "seed"}]
+    made = report.write(write(tmp_path, [record(row={"accuracy": 0.5})]), {"figures": wanted})
+    assert made.problems == [
+        "Not drawn, for want of measurements: message against length",
+        "Not drawn, for want of measurements: losss against seed",
+    ]
+    assert "losss against seed" in Page(made.page).text
+
+
 def test_flags_of_cells_and_of_comparisons_are_on_the_page(tmp_path):
     base = {"accuracy": 0.5, "forward_ms": 1.0, "n_heads": 1}
     records = [record("full", row=base | {"contended": False, "above_ceiling": True})]
