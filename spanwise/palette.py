@@ -95,6 +95,12 @@ def shade(colour: str, number: int, of: int) -> str:
     return to_hex((red, green, blue)).upper()
 
 
+def darker(colour: str) -> str:
+    """Return the colour mixed with as much black."""
+    red, green, blue = (c * 0.5 for c in to_rgb(colour))
+    return to_hex((red, green, blue)).upper()
+
+
 def natural(name: Iterable[object]) -> list[tuple[int, float, str]]:
     """Return a sort key under which ``window=8`` comes before ``window=16``."""
     parts: list[tuple[int, float, str]] = []

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
 from spanwise.figures import Figure, is_share, words
-from spanwise.palette import Style, is_light
+from spanwise.palette import Style, darker, is_light
 from spanwise.scaling import COSTS
 from spanwise.series import Line, Panel
 from spanwise.summary import BASE
@@ -97,8 +97,8 @@ def _draw_line(
         color=look.colour,
         linestyle="none" if ticks else look.line,
         marker=look.marker,
-        linewidth=1.5 + 0.55 * wider,
-        markersize=(7 if ticks else 5) + 0.9 * wider,
+        linewidth=1.5 + 0.4 * wider,
+        markersize=(7 if ticks else 5) + 0.7 * wider,
         markeredgecolor="white" if not is_light(look.colour) else "#555555",
         elinewidth=1.0,
         **outline,
@@ -106,7 +106,8 @@ def _draw_line(
     for bars in drawn.lines[2]:
         bars.set_alpha(0.55)
     if np.isfinite(line.dashed).any():
-        ax.plot(x, line.dashed, color=look.colour, ls=(0, (3, 2)), lw=1.0, alpha=0.8, zorder=1)
+        # Over the line, and darker: where a variant reaches its ceiling the two coincide.
+        ax.plot(x, line.dashed, color=darker(look.colour), ls=(0, (3, 2)), lw=1.1, zorder=3)
 
 
 def handle(line: Line, look: Style, joined: bool = True) -> Line2D:
