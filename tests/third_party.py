@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -53,3 +54,47 @@ class Killed(_Faulty):
 class Nans(AttentionVariant):
     def attend(self, q, k, v, lengths):
         return v * float("nan")
+
+
+class _InBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, grad):
+        return grad + torch.ones(2**29).sum()
+
+
+class AllocatesBackward(AttentionVariant):
+    def attend(self, q, k, v, lengths):
+        return _InBackward.apply(v)
+
+
+class WrongShape(AttentionVariant):
+    def attend(self, q, k, v, lengths):
+        return v[:, :, 1:]
+
+
+class LeavesChildren(_Faulty):
+    def misbehave(self):
+        if not hasattr(self, "left"):
+            self.left = subprocess.Popen(["sleep", "60"], start_new_session=True)
+            print(self.left.pid)
+
+
+class Infinite(AttentionVariant):
+    def attend(self, q, k, v, lengths):
+        return v * float("inf")
+
+
+class Segfaults(_Faulty):
+    def misbehave(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class IgnoresTerm(_Faulty):
+    def misbehave(self):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            pass

@@ -15,6 +15,7 @@ What the command line sets is set in every part, in place of the part's own valu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobStatus
-from omegaconf import OmegaConf
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
 
 class PartsSweeper(BasicSweeper):
@@ -36,6 +38,21 @@ class PartsSweeper(BasicSweeper):
     ):
         super().__init__(max_batch_size=max_batch_size, params={} if params is None else params)
         self.parts = [{}] if parts is None else parts
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Give the launcher what its jobs need wherever they run; see Hydra's Sweeper."""
+        from spanwise.config import check_study, root, study_folder
+
+        launcher = config.hydra.launcher
+        if launcher is not None and "submitit_folder" in launcher:
+            own = {name: config[name] for name in ("study", "results")}
+            check_study(own)
+            launcher.submitit_folder = str(study_folder(own) / launcher.submitit_folder)
+        paths = [str(root()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> Any:
         """Do the sweep, or the action that the config names; leave with its exit code."""
