@@ -14,7 +14,7 @@ from spanwise.summary import RATE
 from spanwise.tables import Study
 
 COSTS = ["forward_ms", "train_ms", "forward_peak_bytes", "train_peak_bytes"]
-_LEAST_LENGTHS = 3
+_LEAST_LENGTHS = 4
 _SETTLED = 0.75
 _MOST_SAMPLES = 60
 _MANY = 40
@@ -75,7 +75,8 @@ def settled(points: Mapping[int, Sequence[float]]) -> int:
     """Return the length from which on cost grows as it does in the end.
 
     Short lengths are left out while the cost's local exponent, from one length to the next, is
-    under three quarters of that of the last two steps; at least three lengths are kept.
+    under three quarters of that of the last two steps; at least four lengths are kept, below
+    which noise decides more than the fixed cost.
     """
     lengths = sorted(points)
     medians = np.log([np.median(points[length]) for length in lengths])
