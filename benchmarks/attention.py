@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from spanwise import locks
-from spanwise.attention import plan, rule_attention
+from spanwise.attention import kernel_flops, plan, rule_attention
 from spanwise.attention.choice import choose
 from spanwise.cell import machine
 from spanwise.timing import Calibration, CpuStopwatch, CudaStopwatch, Effort, clock_for, interleave
@@ -76,7 +76,9 @@ def contenders(sees: Rule, causal: bool, length: int, options: argparse.Namespac
         found["dense mask"] = ours("fused")
     if options.flex or options.device != "cpu":
         found["flex"] = ours("flex")
-    return found
+    if options.kernels is None:
+        return found
+    return {name: found[name] for name in found if name in options.kernels or name == "full"}
 
 
 def works(attend: Callable, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Work]:
@@ -115,7 +117,6 @@ def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[st
     with locks.exclusive():
         timing = interleave(todo, calibration, effort, stopwatch, clock)
     made_plan = plan(sees, length, causal)
-    operations = 4 * options.batch * options.heads * options.head_dim * made_plan.pairs_seen
     choice = choose(sees, length, causal, options.batch * options.heads, options.head_dim)
     rows = []
     for kernel in dict.fromkeys(name.partition("/")[0] for name in todo):
@@ -137,11 +138,18 @@ def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[st
             "repetitions": timing.repetitions,
             "calibration_ms": round(timing.calibration().value, 3),
         }
-        for phase, factor in (("forward", 1.0), ("train", 3.5)):
+        for phase in ("forward", "train"):
             if f"{kernel}/{phase}" not in timing.series:
                 continue
             series = timing.series[f"{kernel}/{phase}"]
-            products = factor * operations / calibration.operations
+            operations = kernel_flops(
+                made_plan.pairs_seen,
+                options.heads,
+                options.head_dim,
+                options.batch,
+                train=phase == "train",
+            )
+            products = operations / calibration.operations
             ratio, full = series.ratio(), timing.series[f"full/{phase}"].ratio()
             row |= {
                 f"{phase}_ms": round(series.milliseconds().value, 3),
@@ -238,6 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--kernels", type=lambda text: text.split(","), help="these, and full")
     parser.add_argument("--flex", action="store_true", help="also flex on the CPU: long compiling")
     parser.add_argument("--repetitions", type=int, default=9, help="the fewest")
     parser.add_argument("--seconds", type=float, default=20.0, help="for each rule and length")

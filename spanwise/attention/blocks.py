@@ -27,9 +27,14 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 @dataclass
 class Settings:
-    """transient_bytes: about how much a slice of a group may need beyond inputs and outputs."""
+    """What a slice of a group may need beyond inputs and outputs, about.
+
+    transient_bytes: at most so much at any length. transient_share: at most so much of what q
+    takes, which keeps the bytes a token needs the same at short lengths too.
+    """
 
     transient_bytes: int = 16 << 20
+    transient_share: float = 3 / 8
 
 
 settings = Settings()
@@ -162,11 +167,12 @@ def _calls(
     """Yield every fused call: its group, its blocks and batch entries, and its additive mask."""
     batch, heads, _, dim = q.shape
     hidden = None if lengths is None or plan.causal else lengths  # causality hides the padding
+    bound = min(settings.transient_bytes, settings.transient_share * q.numel() * q.element_size())
     for group in groups(plan):
         a_block = heads * dim * q.element_size() * (group.q_size + backward * 2 * group.k_size)
         if len(group.patterns) > 1:
             a_block += group.q_size * group.k_size * (q.element_size() + 2)
-        step = max(1, settings.transient_bytes // a_block)
+        step = max(1, int(bound // a_block))
         if isinstance(group, Strided) and group.n <= batch:
             for i in range(group.n):
                 call = Call(slice(i, i + 1), None)

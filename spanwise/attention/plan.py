@@ -225,3 +225,14 @@ def plan_by_pairs(sees: Any, length: int, causal: bool, tile: int, reason: Unsup
 def keys_per_query(sees: Rule | None, length: int, causal: bool = True) -> float:
     """Return the exact mean number of keys that a query sees at ``length``."""
     return plan(sees, length, causal, tile=128 if length > 2048 else 32).keys_per_query
+
+
+def kernel_flops(
+    pairs: float, heads: int, head_dim: int, batch: int = 1, train: bool = False
+) -> float:
+    """Return the floating-point operations of attention over ``pairs`` (query, key) pairs.
+
+    Two products of 2 * head_dim operations a pair and head, forward; with the backward pass 3.5
+    times that (five more products, one of which repeats the scores).
+    """
+    return 4.0 * batch * heads * head_dim * pairs * (3.5 if train else 1.0)

@@ -15,7 +15,7 @@ from spanwise.attention.expression import Expression, Rule
 from spanwise.attention.interval import Tiles
 
 Array = NDArray[Any]
-PAIRS_AT_ONCE = 1 << 22
+PAIRS_AT_ONCE = 1 << 20
 _REFINE = 8
 _TILES_AT_ONCE = 1 << 16
 

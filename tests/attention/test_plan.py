@@ -5,7 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanwise.attention import PairwiseWarning, dense_mask, keys_per_query, lookup, plan
+from spanwise.attention import (
+    PairwiseWarning,
+    dense_mask,
+    kernel_flops,
+    keys_per_query,
+    lookup,
+    plan,
+)
 from tests.attention.strategies import LENGTHS, RULES
 
 
@@ -56,6 +63,16 @@ def test_a_strided_rule_is_flagged_as_touching_nearly_every_tile():
     assert not plan(None, 8_192, True, 128).dense_tiles
 
 
+def test_operations_of_full_attention_are_its_matrix_products():
+    length, heads, dim, batch = 128, 3, 16, 2
+    scores_and_sums = batch * heads * 2 * (2 * length * length * dim)
+    made = plan(None, length, causal=False)
+    assert kernel_flops(made.pairs_seen, heads, dim, batch) == scores_and_sums
+    assert kernel_flops(made.pairs_seen, heads, dim, batch, train=True) == 3.5 * scores_and_sums
+    # Wholly seen but for the last block, cut short: what is computed is counted without padding.
+    assert plan(None, 100, False, 64).pairs_computed == 100 * 100
+
+
 def test_planning_a_long_window_never_looks_at_many_tiles(monkeypatch):
     from spanwise.attention import interval
 
@@ -103,7 +120,6 @@ def test_equal_arithmetic_shares_a_plan_and_different_constants_do_not():
 
 
 def test_the_plan_cache_is_bounded():
-    from spanwise.attention import plan as plan_function  # noqa: F401
     from spanwise.attention.plan import CACHE_PLANS, _cache
 
     for window in range(1, CACHE_PLANS + 20):
