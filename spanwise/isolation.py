@@ -45,7 +45,18 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "std::bad_alloc",
 )
-_PRELOADED = ("torch", "numpy", "spanwise.model", "spanwise.train", "spanwise.cost")
+# torch's optimisers import its compiler when the first is made: longer than a small cell takes.
+_PRELOADED = (
+    "torch",
+    "torch._dynamo",
+    "spanwise.phases",
+    "spanwise.soundness",
+    "spanwise.model",
+    "spanwise.train",
+    "spanwise.cost",
+    "spanwise.reach",
+    "spanwise.probes",
+)
 
 
 @dataclass(frozen=True)
