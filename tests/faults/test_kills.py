@@ -28,14 +28,25 @@ def victims(process, kind):
     """Return the processes of that kind that run now under the command."""
     if kind == "runner":
         return [process.pid]
+    servers = [child for child in children(process.pid) if is_server(child)]
+    if kind == "server":
+        return [server.pid for server in servers]
+    return [child.pid for server in servers for child in children(server.pid)]
+
+
+def children(pid):
     try:
-        below = psutil.Process(process.pid).children()
+        return psutil.Process(pid).children()
     except psutil.NoSuchProcess:
         return []
-    servers = [p for p in below if "spanwise.isolation" in p.cmdline()]
-    if kind == "server":
-        return [p.pid for p in servers]
-    return [child.pid for server in servers for child in server.children()]
+
+
+def is_server(process):
+    # Whatever is listed may end before it is looked at: a zombie has no command line any more.
+    try:
+        return "spanwise.isolation" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
