@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ def draw_panel(
     if is_share(figure.y):
         _accuracy_axis(ax, panel)
     ax.set_xlabel(plain_text(words(figure.x)))
-    ax.set_ylabel(plain_text(words(figure.y)))
+    # A long name would run out of the panel, which is 2.4 inches high.
+    ax.set_ylabel("\n".join(plain_text(part) for part in wrap(words(figure.y), 32)))
     _x_ticks(ax, panel, ticks, log_x)
     _y_ticks(ax, log_y)
     strips = mark_failures(ax, panel, look, ticks)
