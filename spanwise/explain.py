@@ -21,8 +21,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from spanwise.config import KEYS
-from spanwise.errors import ConfigError, nearest
-from spanwise.isolation import one_line
+from spanwise.errors import ConfigError, nearest, one_line
 
 KNOWN = (ConfigError, HydraException, OmegaConfBaseException, UserWarning)
 """What bad input makes the command raise."""

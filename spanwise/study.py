@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spanwise import cell, config, isolation, records
-from spanwise.errors import ConfigError
+from spanwise.errors import ConfigError, one_line
 from spanwise.progress import Progress, summarise
 
 _IN_EVERY_TITLE = ("variant", "task", "length", "seed", "measure")
@@ -186,7 +186,7 @@ def _try(launch: Callable[[Sequence[Cell]], None], cells: list[Cell]) -> None:
         launch(cells)
     except Exception as error:
         # A launcher that breaks takes later jobs with it; the accounting says which.
-        text = isolation.one_line(str(error)) or type(error).__name__
+        text = one_line(str(error)) or type(error).__name__
         print(f"the launcher stopped: {text}", file=sys.stderr)
 
 
@@ -218,5 +218,5 @@ def report(study: Path) -> None:
     try:
         importlib.import_module("spanwise.report").write(study)
     except Exception as error:
-        text = isolation.one_line(str(error)) or type(error).__name__
+        text = one_line(str(error)) or type(error).__name__
         print(f"the report could not be written: {type(error).__name__}: {text}", file=sys.stderr)

@@ -44,7 +44,7 @@ def children(pid):
 def is_server(process):
     # Whatever is listed may end before it is looked at: a zombie has no command line any more.
     try:
-        return "spanwise.isolation" in process.cmdline()
+        return "spanwise.forkserver" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 
