@@ -32,7 +32,8 @@ import pandas as pd
 
 from spanwise.errors import ConfigError, nearest
 from spanwise.series import select
-from spanwise.statistics import mean_interval, paired_difference
+from spanwise.statistics import paired_difference
+from spanwise.summary import stated
 
 Verdict = Literal["holds", "does not hold", "is open", "is not measured", ""]
 TABLES = ("cells", "summary", "comparison", "scaling", "crossover")
@@ -186,14 +187,12 @@ def _value(
     values = [float(v) for v in rows[column]]
     if not values:
         return nothing
-    if len(values) == 1 and {f"{column}_low", f"{column}_high"} <= set(rows.columns):
-        low, high = (float(rows[f"{column}_{end}"].iloc[0]) for end in ("low", "high"))
-        return Value(values[0], low, high, 1)
-    if take != "mean" or not all(map(math.isfinite, values)):
+    if (take != "mean" and len(values) > 1) or not all(map(math.isfinite, values)):
         taken = {"median": np.median(values), "least": min(values), "most": max(values)}
         return Value(float(taken.get(take, np.mean(values))), math.nan, math.nan, len(values))
-    mean = mean_interval(values)
-    return Value(mean.value, mean.low, mean.high, mean.n, _seeds(rows, column))
+    mean = stated(column, rows)
+    low, high, n = (mean[f"{column}_{part}"] for part in ("low", "high", "n"))
+    return Value(mean[column], low, high, int(n), _seeds(rows, column))
 
 
 def _seeds(rows: pd.DataFrame, column: str) -> dict[int, float]:

@@ -152,7 +152,8 @@ def scale(column: str) -> float:
 
 def is_share(column: str) -> bool:
     """Say whether a column's values, and so its intervals, lie in [0, 1]."""
-    return column.endswith(("accuracy", "ceiling", "share", "chance"))
+    name = re.sub(r"_at_\d+$", "", column)  # accuracy_at_256
+    return name.endswith(("accuracy", "ceiling", "share", "chance"))
 
 
 def is_power_law(column: str) -> bool:

@@ -265,6 +265,15 @@ def test_a_difference_is_paired_where_both_have_a_row_a_seed():
     assert found.verdict == "holds"
 
 
+def test_the_interval_of_a_share_stays_between_0_and_1():
+    # Student's interval of .9 and 1 is .95 +- .635.
+    cells = pd.DataFrame({"accuracy_at_256": [0.9, 1.0], "times": [0.9, 1.0]})
+    values = {"x": {"of": "accuracy_at_256"}, "y": {"of": "times"}}
+    question = {"answers": [{"say": "{x}, {y}", "values": values}]}
+    found = answer(question, {"cells": cells})[0]
+    assert found.text == "0.950 [0.315, 1.00], 0.950 [0.315, 1.59]"
+
+
 def test_what_was_not_measured_is_said():
     found = one({"x": {"of": "accuracy", "where": {"variant": "c"}}}, {"x": {"above": 0.1}})
     assert (found.text, found.verdict) == ("not measured", "is not measured")
