@@ -353,7 +353,7 @@ def sections(
         Section(
             "How cost grows with length",
             "Exponents of a log-log fit with 95% intervals, past the lengths that a fixed cost "
-            "rules.",
+            "rules; times in units of the matrix product timed beside them.",
             exponents(tables["scaling"]),
         ),
         Section(

@@ -36,8 +36,9 @@ def series_keys(study: Study) -> list[str]:
 def fit(study: Study, costs: list[str] | None = None) -> pd.DataFrame:
     """Return the exponent of each cost against length, a row a series and cost.
 
-    The fit is log-log over the cells' values, with Student's 95% interval, from the length where
-    the fixed cost has become small: ``from_length``, found by ``settled``.
+    The fit is log-log over the cells' values (times as ``steady`` says), with Student's 95%
+    interval, from the length where the fixed cost has become small: ``from_length``, found by
+    ``settled``.
     """
     rows = []
     keys = series_keys(study)
@@ -152,6 +153,22 @@ def _cross(
     }
 
 
+def steady(cells: pd.DataFrame, cost: str) -> str:
+    """Return the column in which ``cost`` is compared between cells.
+
+    Times are: in units of the matrix product timed beside them, where all of the cells have that.
+    A shared machine may run one cell at half the speed of the next; it does so for the product too.
+    """
+    ratio = f"x_calibration_{cost.removesuffix('_ms')}"
+    if (
+        cost.endswith("_ms")
+        and ratio in cells
+        and cells.loc[cells[cost].notna(), ratio].notna().all()
+    ):
+        return ratio
+    return cost
+
+
 def _measured(study: Study) -> pd.DataFrame:
     cells = study.cells
     cells = cells[cells["length"].notna() & cells[COSTS].notna().any(axis=1)]
@@ -165,7 +182,8 @@ def _points(
     points: dict[int, list[float]] = {}
     if cost not in cells:
         return points
-    for key, length, value in zip(cells["key"], cells["length"], cells[cost], strict=True):
+    column = steady(cells, cost)
+    for key, length, value in zip(cells["key"], cells["length"], cells[column], strict=True):
         repeated = (samples or {}).get(key, {}).get(cost, [value])
         kept = [v for v in repeated if v is not None and np.isfinite(v) and v > 0]
         if kept and length > 0:

@@ -14,7 +14,7 @@ import pandas as pd
 from spanwise.fairness import crossed_keys
 from spanwise.figures import Figure, is_share, scale, words
 from spanwise.palette import natural
-from spanwise.scaling import COSTS, exponent_of
+from spanwise.scaling import COSTS, exponent_of, steady
 from spanwise.statistics import Estimate, mean_interval
 from spanwise.summary import BASE, settings, stated
 from spanwise.tables import Study
@@ -223,6 +223,7 @@ def _follow(line: Line, rows: pd.DataFrame, figure: Figure, keys: list[str]) -> 
     setting = figure.x in BASE or "." in figure.x or not pd.api.types.is_float_dtype(rows[figure.x])
     along = [figure.x] if setting else [key for key in keys if key in rows]
     by_length: dict[int, list[float]] = {}
+    compared = steady(rows, figure.y)
     for values, group in rows.groupby(along, dropna=setting, sort=True):
         x: Any = values[0]
         if not setting:
@@ -241,7 +242,7 @@ def _follow(line: Line, rows: pd.DataFrame, figure: Figure, keys: list[str]) -> 
         lost = group.loc[(group["status"] != "ok") & group[figure.y].isna(), "status"]
         line.failed += [(x, status) for status in sorted(set(lost))]
         if figure.x == "length":
-            measured = group[figure.y].dropna().astype(float)
+            measured = group[compared].dropna().astype(float)
             by_length[int(x)] = [v for v in measured if math.isfinite(v) and v > 0]
     if not setting and rows["length"].nunique() < 2:
         line.sort_by_x()

@@ -247,6 +247,23 @@ def test_a_power_law_is_fitted_over_all_of_its_lengths(tmp_path):
     assert row["exponent"] == pytest.approx(1.5)
 
 
+def test_times_are_followed_in_units_of_the_product_timed_beside_them(tmp_path):
+    # The machine runs every other cell at half speed, and the product with it.
+    records = [
+        record(
+            "full",
+            length=length,
+            measure="cost",
+            row={"forward_ms": pace * 1e-5 * length**2, "x_calibration_forward": 1e-6 * length**2},
+        )
+        for length, pace in zip((128, 256, 512, 1024), (1, 2, 1, 2), strict=True)
+    ]
+    row = scaling.fit(tables.load(write(tmp_path, records))).iloc[0]
+    assert row["metric"] == "forward_ms"
+    assert row["exponent"] == pytest.approx(2)
+    assert row["exponent_high"] == pytest.approx(2)
+
+
 def test_crossover_is_where_the_variant_gets_cheaper_than_the_reference(tmp_path):
     shapes = {"full": lambda n: 1e-6 * n**2, "windowed": lambda n: 6e-4 * n}
     found = scaling.crossovers(cost_study(tmp_path, shapes))
