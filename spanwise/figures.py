@@ -152,8 +152,11 @@ def scale(column: str) -> float:
 
 def is_share(column: str) -> bool:
     """Say whether a column's values, and so its intervals, lie in [0, 1]."""
-    name = re.sub(r"_at_\d+$", "", column)  # accuracy_at_256
-    return name.endswith(("accuracy", "ceiling", "share", "chance"))
+    # accuracy_at_256; attention_subject, a share of a row of weights
+    name = re.sub(r"_at_\d+$", "", column)
+    return name.endswith(("accuracy", "ceiling", "share", "chance")) or (
+        name.startswith("attention_")
+    )
 
 
 def is_power_law(column: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from textwrap import wrap
 from typing import Any
 
@@ -163,7 +164,10 @@ def _x_ticks(ax: Axes, panel: Panel, ticks: list[str] | None, log_x: bool) -> No
             ax.tick_params(axis="x", rotation=40)
         return
     xs = sorted({x for line in panel.lines for x in line.x} | _failed_at(panel))
-    if log_x and 0 < len(xs) <= 8 and all(float(x).is_integer() for x in xs):
+    whole = all(float(x).is_integer() for x in xs)
+    # On a linear axis the labels of lengths that double would run into one another.
+    apart = log_x or all((b - a) * 10 >= xs[-1] - xs[0] for a, b in pairwise(xs))
+    if 0 < len(xs) <= 8 and whole and apart:
         ax.xaxis.set_major_locator(ticker.FixedLocator([float(x) for x in xs]))
         ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
         ax.xaxis.set_minor_locator(ticker.NullLocator())

@@ -75,18 +75,20 @@ def exponent_of(points: Mapping[int, Sequence[float]]) -> tuple[Estimate, int]:
 def settled(points: Mapping[int, Sequence[float]]) -> int:
     """Return the length from which on cost grows as it does in the end.
 
-    Short lengths are left out while the cost's local exponent, from one length to the next, is
-    under three quarters of that of the last two steps; at least four lengths are kept, below
-    which noise decides more than the fixed cost.
+    Lengths are left out up to the last at which the cost's local exponent, over the next two steps,
+    is under three quarters of that of the last two; at least four lengths are kept, below which
+    noise decides more than the fixed cost. (Over two steps, because one is the difference of two
+    noisy values.)
     """
     lengths = sorted(points)
+    if len(lengths) <= _LEAST_LENGTHS:
+        return lengths[0]
     medians = np.log([np.median(points[length]) for length in lengths])
-    slopes = np.diff(medians) / np.diff(np.log(lengths))
-    final = float(np.median(slopes[-2:]))
-    first = 0
-    while len(lengths) - first > _LEAST_LENGTHS and slopes[first] < _SETTLED * final:
-        first += 1
-    return lengths[first]
+    logs = np.log(lengths)
+    slopes = (medians[2:] - medians[:-2]) / (logs[2:] - logs[:-2])
+    slow = np.flatnonzero(slopes < _SETTLED * slopes[-1])
+    first = int(slow[-1]) + 1 if len(slow) else 0
+    return lengths[min(first, len(lengths) - _LEAST_LENGTHS)]
 
 
 def crossovers(study: Study) -> pd.DataFrame:

@@ -132,6 +132,19 @@ def test_a_swept_key_can_be_the_axis_of_categories(tmp_path):
     assert ticks == ["none", "rotary"]
 
 
+def test_counts_are_ticked_where_they_are(tmp_path):
+    records = [
+        record(config={"model.n_heads": n}, row={"x_floor_train": 1.0 + n}) for n in (1, 2, 4)
+    ]
+    canvas = canvas_of(
+        write(tmp_path, records), Figure("x_floor_train", x="model.n_heads", log="none")
+    )
+    ax = canvas.axes[0]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4"]
+    # A name longer than the panel is high goes over two lines, whole.
+    assert ax.get_ylabel() == "forward + backward time over the\narithmetic floor"
+
+
 def test_where_keeps_only_the_cells_asked_for(study):
     _, found = found_of(study, Figure("accuracy", where={"task": "text", "length": [64, 128]}))
     assert len(found.panels) == 1

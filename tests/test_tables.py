@@ -234,10 +234,17 @@ def cost_study(folder, shapes):
 def test_exponents_are_fitted_past_the_fixed_cost(tmp_path):
     study = cost_study(tmp_path, {"full": lambda n: 0.2 + 1e-6 * n**2})
     row = scaling.fit(study).iloc[0]
-    # Local exponents .29, .80, 1.43, 1.81, 1.95: the first two are under 3/4 of 1.88.
+    # Over two steps the exponents are .54, 1.11, 1.62, 1.88: the first two are under 3/4 of 1.88.
     assert (row["from_length"], row["n_lengths"]) == (512, 4)
     assert row["exponent"] == pytest.approx(1.74, abs=0.02)
     assert row["exponent_low"] < row["exponent"] < row["exponent_high"]
+
+
+def test_a_steep_start_does_not_hide_the_fixed_cost_after_it(tmp_path):
+    # The first value was measured too low: its own step is steep, what follows is still flat.
+    values = {128: 0.06, 256: 0.25, 512: 0.46, 1024: 1.25, 2048: 4.4, 4096: 17.0}
+    row = scaling.fit(cost_study(tmp_path, {"full": values.get})).iloc[0]
+    assert (row["from_length"], row["n_lengths"]) == (512, 4)
 
 
 def test_a_power_law_is_fitted_over_all_of_its_lengths(tmp_path):
