@@ -1,9 +1,9 @@
 """Which tiles to cut a rule into, and whether blocks pay at all: a small measured model of cost.
 
-The model's unit is one operation of a 1024-cubed float32 product on one thread, so it carries over
-between machines as far as ratios to that product do. It was fitted to torch 2.13's fused CPU
-kernel, forward and backward, over blocks of 16 to 512 queries and 16 to 1,024 keys with head_dim
-32, 64 and 128: 10% and 12% root mean square error.
+The model's unit is one operation of a 1024-cubed float32 product on the threads in use, so it
+carries over between machines as far as ratios to that product do. It was fitted to torch 2.13 on
+two threads, forward and backward, over blocks of 32 to 256 queries and 32 to 512 keys, head_dim
+32, 64 and 128, batch 1 and 8: 11% (forward) and 18% (backward) root mean square error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from spanwise.attention.expression import Expression, Rule, Unsupported
 from spanwise.attention.group import Gathered, Group, Strided
 from spanwise.attention.groups import groups
 from spanwise.attention.plan import Plan, plan_by_pairs, plan_expression, trace_rule
+from spanwise.attention.slices import slice_bytes, slice_of_fused, slice_of_products
 
 TILES = (128, 256, 64, 32)
-_SHORT = 512  # up to this length the whole sequence may be one tile
-_CALL = (5e6, 1.2e7)  # one fused call and what surrounds it, forward and backward
+_SHORT = 1024  # up to this length the whole sequence may be one tile
 _BLOCKS = (1.3e7, 1.5e7)  # what blocks cost beyond torch's own entry: 150 us each way
 _CHOICES = 256
 
@@ -88,33 +88,56 @@ def _search(
 
 
 def estimate(plan: Plan, entries: int, dim: int, threads: int, backward: bool) -> float:
-    """Return the modelled cost of one pass over the plan, in product operations on one thread."""
+    """Return the modelled cost of one pass over the plan, in operations of the product."""
     total = 0.0 if plan.blocks == 1 else _BLOCKS[backward]
+    room = slice_bytes(4 * entries * plan.length * dim)
     for group in groups(plan):
-        tasks = group.n * entries
-        size = group.q_size
-        if not backward:  # the forward kernel also shares out a block's queries
-            pieces = math.ceil(size / 64)
-            tasks, size = tasks * pieces, math.ceil(size / pieces)
-        total += _CALL[backward] + math.ceil(tasks / threads) * _block(group, size, dim, backward)
+        if isinstance(group, Strided) and group.by_products:
+            total += _products(group, entries, dim, threads, backward, room)
+        else:
+            total += _fused(group, entries, dim, threads, backward, room)
+        if len(group.patterns) > 1:  # its mask is built for every call
+            total += 120 * group.pairs
     return total
 
 
-def _block(group: Group, q_size: int, dim: int, backward: bool) -> float:
-    """Return the modelled cost of ``q_size`` queries of one block of one head."""
-    keys: float = group.k_size
-    if isinstance(group, Strided) and group.causal_form:
-        keys = min(keys, (keys + 64) / 2)
-    q, area = q_size, q_size * keys
-    strips = math.ceil(q / 64)
-    if not backward:
-        cost = 7.7e4 + 2.2 * area * dim + 110 * keys * dim * strips + 107 * q * dim + 55 * area
-        cost += 850 * q + 60 * q * dim + (0 if group.first else 300 * q * dim)
+def _products(
+    group: Strided, entries: int, dim: int, threads: int, backward: bool, room: float
+) -> float:
+    """Return the modelled cost of a group that batched products serve."""
+    blocks, area = group.n * entries, group.q_size * group.k_size
+    most = max(1, room // slice_of_products(group, dim, 4, backward))
+    lanes = sorted((group.n, entries))
+    calls = lanes[0] * math.ceil(lanes[1] / most)
+    if backward:
+        each = 12.5 * area * dim + 117 * group.k_size * dim + 344 * group.q_size * dim + 181 * area
+        cost = 1e7 * calls * threads / 2 + blocks * each
+        return cost if group.alone else cost + 100 * blocks * area
+    each = 4.3 * area * dim + 9 * group.k_size * dim + 240 * group.q_size * dim + 83 * area
+    cost = 1.4e7 * calls * threads / 2 + blocks * each
+    return cost if group.alone else cost + blocks * (40 * area + 600 * group.q_size * dim)
+
+
+def _fused(
+    group: Group, entries: int, dim: int, threads: int, backward: bool, room: float
+) -> float:
+    """Return the modelled cost of a group that the fused kernel serves."""
+    queries, keys = group.q_size, float(group.k_size)
+    split = 32 if queries < 192 else 64 if queries < 768 else 256  # queries of one product
+    strips = math.ceil(queries / split)
+    calls = math.ceil(group.n / max(1, room // slice_of_fused(group, entries, dim, 4, backward)))
+    if group.causal_form:
+        keys = min(keys, (keys + split) / 2)
+    area = queries * keys
+    tasks = group.n * entries * (1 if backward else strips)  # what the threads share out
+    uneven = math.ceil(tasks / threads) * threads / tasks
+    if backward:
+        each = 8e5 + 6.3 * area * dim + 240 * keys * dim * strips + 540 * queries * dim + 190 * area
+        call = 3.6e7
     else:
-        cost = 3.4e5 + 6.3 * area * dim + 310 * keys * dim * strips + 170 * q * dim + 33 * area
-        cost += 60 * q * dim + 46 * keys * dim
+        each = 1.9e5 + 2.2 * area * dim + 55 * keys * dim * strips + 450 * queries * dim
+        each += 157 * area + (0 if group.first else 600 * queries * dim)
+        call = 1.5e7
     if isinstance(group, Gathered):
-        cost += (60 + 120 * backward) * keys * dim
-    if len(group.patterns) > 1:
-        cost += 60 * area  # its mask is built for every call
-    return cost
+        each += (60 + 120 * backward) * keys * dim
+    return call * calls * threads / 2 + uneven * group.n * entries * each

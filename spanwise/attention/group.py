@@ -23,6 +23,8 @@ UNSEEN = -1e30
 NOT_SEEN = -2
 _KEPT_BIAS_BYTES = 4 << 20
 _TRIM = 8
+_MOST_QUERIES = 128  # of a block: with more, the fused kernel too packs its keys less often
+_LARGEST_MAP = 1 << 17  # scores of one block: some hundred KiB, which a core's cache holds
 
 
 @dataclass
@@ -38,7 +40,8 @@ class Group(ABC):
     """``n`` blocks of ``q_size`` queries, each with ``k_size`` keys.
 
     patterns: (n or 1, rows, columns) the plan's tile patterns behind each block, -1 all seen, -2
-    none. first: no group served before this one touches these queries.
+    none. first: no group served before this one touches these queries. alone: no other group
+    touches them at all, so that each query's whole softmax lies in this one.
     """
 
     plan: Plan
@@ -47,6 +50,7 @@ class Group(ABC):
     q_size: int
     k_size: int
     first: bool = field(default=True, init=False)
+    alone: bool = field(default=True, init=False)
 
     @property
     @abstractmethod
@@ -102,12 +106,15 @@ class Group(ABC):
             seen[torch.from_numpy(masked)] = self.plan.masks(patterns[masked])
         return seen.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
-    def bias(self, call: Call, dtype: torch.dtype, lengths: Tensor | None) -> Tensor | None:
+    def bias(
+        self, call: Call, dtype: torch.dtype, lengths: Tensor | None, fused: bool = True
+    ) -> Tensor | None:
         """Return what to add to the scores, (N or 1, 1, S queries, S keys), None for nothing.
 
-        lengths: (N or 1,) valid lengths whose padding must be masked as well, or None.
+        lengths: (N or 1,) valid lengths whose padding must be masked as well, or None. fused:
+        leave out what the fused kernel's own causal form masks.
         """
-        bias = None if self.causal_form else self._bias(call.blocks, dtype)
+        bias = None if fused and self.causal_form else self._bias(call.blocks, dtype)
         if lengths is None:
             return bias
         padding = self.key_positions(call) >= lengths[:, None]
@@ -139,6 +146,7 @@ class Strided(Group):
     rows: slice = field(default_factory=lambda: slice(None), init=False)
     cols: slice = field(default_factory=lambda: slice(None), init=False)
     form: str = field(default="", init=False)  # "all", "lower" (a triangle), or any other mask
+    may_be_empty: bool = field(default=False, init=False)  # a query that sees none of the keys
     kept: dict[torch.dtype, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -151,9 +159,17 @@ class Strided(Group):
         """True where the fused kernel's own causal form is the mask."""
         return self.form == "lower"
 
+    @property
+    def by_products(self) -> bool:
+        """True where batched products beat the fused kernel: few queries, and a small score map."""
+        return self.q_size <= _MOST_QUERIES and self.q_size * self.k_size <= _LARGEST_MAP
+
     def trim(self) -> bool:
         """Cut off rows and columns in which no pair is seen; return whether anything is left."""
-        if len(self.patterns) > 1 or (self.patterns == -1).all():
+        if (self.patterns == -1).all():
+            return True
+        if len(self.patterns) > 1:
+            self.may_be_empty = True
             return True
         self.rows, self.cols = slice(0, self.q_size), slice(0, self.k_size)
         seen = self.seen(slice(None))[0]
@@ -169,6 +185,7 @@ class Strided(Group):
         self.q_start, self.k_start = self.q_start + first[0], self.k_start + first[1]
         self.q_size, self.k_size = last[0] - first[0], last[1] - first[1]
         seen = seen[self.rows, self.cols]
+        self.may_be_empty = not bool(seen.any(1).all())
         if seen.all():
             self.form = "all"
             if self.k_step == 0 and self.q_step == self.q_size:

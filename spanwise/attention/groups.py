@@ -73,14 +73,21 @@ def _build(plan: Plan) -> list[Group]:
         made += rectangles
     made = [group for group in made if group.trim()]
     made.sort(key=lambda group: -group.pairs)
-    touched, written = np.zeros(plan.length, bool), np.zeros(plan.length, bool)
+    touched, written = np.zeros(plan.length, np.int64), np.zeros(plan.length, bool)
     for group in made:
-        at = (group.q_blocks[:, None] + np.arange(group.q_size)).ravel()
+        at = queries_of(group)
         group.first = not touched[at].any()
-        touched[at] = True
+        touched[at] += 1
         written[at] |= group.first
+    for group in made:
+        group.alone = bool((touched[queries_of(group)] == 1).all())
     plan.__dict__["_written"] = bool(written.all())
     return made
+
+
+def queries_of(group: Group) -> Array:
+    """Return the positions of all queries of ``group``."""
+    return (group.q_blocks[:, None] + np.arange(group.q_size)).ravel()
 
 
 def _find_runs(plan: Plan) -> tuple[_Runs, Array]:

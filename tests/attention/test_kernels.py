@@ -4,11 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanwise.attention import dense_mask, lookup, plan, rule_attention
+from spanwise.attention import group as group_module
 from spanwise.attention import groups as groups_module
 from spanwise.attention.blocks import blocks_attention
-from spanwise.attention.blocks import settings as settings_of_blocks
 from spanwise.attention.group import Gathered
 from spanwise.attention.groups import groups
+from spanwise.attention.plan import forget
+from spanwise.attention.slices import settings as settings_of_slices
 from spanwise.errors import ConfigError
 from tests.attention.strategies import LENGTHS, RULES
 
@@ -60,6 +62,25 @@ def test_blocks_equals_dense_with_gradients(sees, length, causal, data):
 
 
 @settings(deadline=None, max_examples=40)
+@given(RULES, LENGTHS, st.booleans(), st.sampled_from([0, 32, 10**6]), st.data())
+def test_blocks_equals_dense_however_products_and_the_fused_kernel_share_the_work(
+    sees, length, causal, most_queries, data
+):
+    # Which groups go to which follows what is faster: here all, some or none go to products.
+    lengths = data.draw(
+        st.none() | st.lists(st.integers(0, length), min_size=2, max_size=2).map(torch.tensor)
+    )
+    qkv = inputs(length, 2, heads=data.draw(st.sampled_from([1, 3])))
+    want = with_gradients(*qkv, sees, causal, lengths, kernel="dense")
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_module, "_MOST_QUERIES", most_queries)
+        plans = tuple(plan(sees, length, causal, tile) for tile in (64, 16))
+        assert_same(run_blocks(*qkv, plans, lengths, 8**-0.5), want)
+    forget()
+
+
+@settings(deadline=None, max_examples=40)
 @given(RULES, st.integers(1, 200), st.booleans(), st.data())
 def test_auto_and_fused_equal_dense_with_gradients(sees, length, causal, data):
     lengths = data.draw(
@@ -93,7 +114,7 @@ def test_scattered_key_blocks_are_gathered_and_their_gradients_added_back(causal
 def test_slices_give_what_the_whole_gives(monkeypatch):
     qkv = inputs(600, batch=2)
     whole = with_gradients(*qkv, lambda q, k: q - k < 33, kernel="blocks")
-    monkeypatch.setattr(settings_of_blocks, "transient_bytes", 1)
+    monkeypatch.setattr(settings_of_slices, "transient_bytes", 1)
     assert_same(with_gradients(*qkv, lambda q, k: q - k < 33, kernel="blocks"), whole, 1e-13)
 
 
@@ -199,3 +220,12 @@ def test_bad_arguments_are_one_line(change, message):
     with pytest.raises(ConfigError, match=message) as caught:
         rule_attention(*inputs(8, batch=2), None, **change)
     assert "\n" not in str(caught.value)
+
+
+def test_the_same_bits_twice():
+    def sees(q, k):
+        return (q - k < 40) | (k < 3)
+
+    qkv = inputs(300, batch=2, dtype=torch.float32)
+    first, second = (with_gradients(*qkv, sees, kernel="blocks") for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
