@@ -57,7 +57,8 @@ def measure(
 
     scope: "op" (q, k, v to out), "layer" (one mixing layer with its projections; of a stack the
     mean over its pattern) or "model" (forward with logits everywhere, and a training step with
-    the optimiser). ``model``: the model's keywords (d_model, n_heads, causal, vocab_size ...).
+    the optimiser); no columns of training where a layer has no backward pass on the device.
+    ``model``: the model's keywords (d_model, n_heads, causal, vocab_size ...).
     Timing ends when every 95% interval of a median ratio lies within ``interval`` of it, or after
     ``budget_seconds``, or ``most`` repetitions, and never before ``least``. memory: also read
     peaks. decode: also time generation with a cache at the end of the sequence, one layer's
@@ -88,7 +89,9 @@ def measure(
         work = build_workload(variant, scope, **given)
         if memory:
             row |= memory_row(work, place)
-        passes = {"forward": work.infer, "train": work.train}
+        passes = {"forward": work.infer}
+        if work.trains:
+            passes["train"] = work.train
         clock = clock_for(place, torch.get_num_threads())
         timing = interleave(passes, calibration, effort, stopwatch, clock)
         for part in work.parts:
@@ -152,11 +155,11 @@ def memory_row(work: Workload, device: torch.device) -> Row:
     first run leaves behind for good (a cached mask) is ``kept_bytes`` and part of every peak.
     """
     gc.collect()  # what earlier work left must not be freed in the middle of this one's
-    parts = [_memory_of_part(part, device) for part in work.parts]
+    parts = [_memory_of_part(part, device, work.trains) for part in work.parts]
     return {name: round(sum(part[name] for part in parts) / len(parts)) for name in parts[0]}
 
 
-def _memory_of_part(part: Part, device: torch.device) -> dict[str, int]:
+def _memory_of_part(part: Part, device: torch.device, trains: bool) -> dict[str, int]:
     def train() -> None:
         part.train()
         part.drop_gradients()
@@ -164,6 +167,13 @@ def _memory_of_part(part: Part, device: torch.device) -> dict[str, int]:
     part.drop_gradients()
     kept_forward = measure_peak(part.infer, device).kept
     forward = measure_peak(part.infer, device).peak
+    parameters = tensor_bytes(part.parameters())
+    if not trains:
+        return {
+            "forward_peak_bytes": forward + kept_forward,
+            "kept_bytes": kept_forward,
+            "parameter_bytes": parameters,
+        }
     kept = kept_forward + measure_peak(train, device).kept - tensor_bytes(part.state())
     trained = measure_peak(train, device).peak
     return {
@@ -171,7 +181,7 @@ def _memory_of_part(part: Part, device: torch.device) -> dict[str, int]:
         "train_peak_bytes": trained + kept,
         "saved_bytes": saved_bytes(part.forward, part.alive),
         "kept_bytes": kept,
-        "parameter_bytes": tensor_bytes(part.parameters()),
+        "parameter_bytes": parameters,
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -22,6 +23,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from spanwise.config import KEYS
 from spanwise.errors import ConfigError, nearest, one_line
+from spanwise.listing import files
 
 KNOWN = (ConfigError, HydraException, OmegaConfBaseException, UserWarning)
 """What bad input makes the command raise."""
@@ -87,13 +89,21 @@ def is_of_hydra(error: BaseException) -> bool:
 
 
 def _missing_file(error: MissingConfigException) -> str:
-    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    path = str(error.missing_cfg_file)
+    said = re.search(r"Available options in '(.*?)'", str(error))
+    group = said.group(1) if said else path.rpartition("/")[0]
+    name = path.removeprefix(f"{group}/")
     options = [str(option) for option in error.options or []]
     if not group:
         return f"no config named '{name}'"
-    return f"{group}: found '{name}'; allowed: {', '.join(options) or 'none'}." + nearest(
-        name, options
-    )
+    # Hydra names the options of a group, but not those in folders of the group.
+    shipped = [name for name, _ in files(resources.files("configs").joinpath(group))]
+    options += sorted(name for name in shipped if "/" in name)
+    last = {option.rpartition("/")[2]: option for option in options}
+    close = nearest(name, options) or nearest(name, last)
+    for short, option in last.items():
+        close = close.replace(f"'{short}'", f"'{option}'")
+    return f"{group}: found '{name}'; allowed: {', '.join(options) or 'none'}." + close
 
 
 def _unreadable(error: OverrideParseException) -> str:

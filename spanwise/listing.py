@@ -65,16 +65,20 @@ def options(group: str, roots: list[Traversable]) -> dict[str, Option]:
     """Return the options of ``group`` by name; what stands first on the path hides what follows."""
     found: dict[str, Option] = {}
     for root in roots:
-        for name, text in _files(root.joinpath(group)):
-            found.setdefault(name, read(text))
-    return dict(sorted(found.items()))
+        for name, file in files(root.joinpath(group)):
+            found.setdefault(name, read(file.read_text(encoding="utf-8")))
+    # A group's own options first, then those of its folders.
+    return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
 
 
-def _files(folder: Traversable) -> Iterator[tuple[str, str]]:
+def files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    """Yield the options in ``folder`` and the folders in it, as one chooses them: ``sub/name``."""
     if folder.is_dir():
         for file in folder.iterdir():
             if file.name.endswith(".yaml"):
-                yield file.name.removesuffix(".yaml"), file.read_text(encoding="utf-8")
+                yield above + file.name.removesuffix(".yaml"), file
+            elif file.is_dir() and not file.name.startswith(("_", ".")):
+                yield from files(file, f"{above}{file.name}/")
 
 
 def read(text: str) -> Option:

@@ -52,19 +52,29 @@ class Products(TorchDispatchMode):
     the half that it does. Not seen: products inside compiled or recurrent kernels.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.operations = 0.0
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Return True: it only looks on, so what is compiled runs compiled, and uncounted."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func`` and add what it multiplies."""
         given = kwargs or {}
         out = func(*args, **given)
-        name = func.overloadpacket.__name__
+        name = getattr(func, "overloadpacket", func).__name__
         if name in ("mm", "bmm"):
             self.operations += 2 * args[0].numel() * args[1].shape[-1]
         elif name in ("addmm", "baddbmm"):
             self.operations += 2 * args[1].numel() * args[2].shape[-1]
+        elif name == "flex_attention":  # uncompiled: every score is formed
+            q, k, v = args[:3]
+            self.operations += 2 * q[..., 0].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
         elif "scaled_dot_product" in name and "backward" not in name:
             q, k, v = args[:3]
             queries, keys = q.shape[-2], k.shape[-2]

@@ -61,7 +61,14 @@ def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
         check_types(Model.__init__, config["model"], "model")
         parts = build(config, tasks[name])
         with torch.device("meta"):
-            parts.model()
+            layers = parts.model().layers
+        on_cpu = measured in ("accuracy", "both") and torch.device(config["device"]).type == "cpu"
+        for layer in layers if on_cpu else ():
+            if not layer.trains_on_cpu:
+                return (
+                    f"measure: found {measured}, but {type(layer).__name__} has no backward pass "
+                    "on the CPU; allowed: cost, or another device"
+                )
     except ConfigError as error:
         return _placed(str(error), config, group)
     except (ValueError, TypeError) as error:

@@ -75,6 +75,8 @@ class Workload:
 
     parts: list[Part]
     operations: Operations | None = field(default=None)
+    trains: bool = True
+    """False where a layer has no backward pass on this device."""
 
     def infer(self) -> None:
         """Run every part's forward pass."""
@@ -119,7 +121,12 @@ def build_workload(
         layer = build_layer(variant, index, seed=seed, **layer_keywords(model)).to(device, dtype)
         parts.append((_op if scope == "op" else _layer)(layer, x_BLM, normal))
         operations.append(of_layer(layer, scope, length, batch))
-    return Workload(parts, Operations.mean(operations))
+    layers = [part.module for part in parts]
+    return Workload(parts, Operations.mean(operations), _train(layers, device))
+
+
+def _train(layers: list[Any], device: torch.device) -> bool:
+    return device.type != "cpu" or all(layer.trains_on_cpu for layer in layers)
 
 
 def layer_keywords(model: dict[str, Any]) -> dict[str, Any]:
@@ -199,4 +206,5 @@ def _model(
         optimiser.step,
         state,
     )
-    return Workload([part], of_model(model, length, batch))
+    operations = of_model(model, length, batch)
+    return Workload([part], operations, _train(model.layers, device))

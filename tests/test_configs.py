@@ -16,7 +16,9 @@ from spanwise.composition import Composer, resolve
 CONFIGS = REPOSITORY / "configs"
 GROUPS = ("variant", "task", "model", "train", "cost")
 OPTIONS = [
-    (group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))
+    (group, str(path.relative_to(CONFIGS / group).with_suffix("")))
+    for group in GROUPS
+    for path in sorted((CONFIGS / group).rglob("*.yaml"))
 ]
 EXPERIMENTS = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
 
@@ -29,23 +31,35 @@ def _hydra():
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_option_makes_a_cell_that_can_be_built(group, name):
-    # Positions that suit every variant, attention or not.
-    overrides = [f"{group}={name}", *(["model.positions=none"] if group == "variant" else [])]
+    overrides = [[f"{group}={name}"]]
+    if group == "variant":
+        # Positions that suit every variant, attention or not; tasks that look back, and both ways.
+        overrides = [
+            [f"variant={name}", "model.positions=none", f"task={task}"]
+            for task in ("recall", "sentences")
+        ]
+    for measure in ("accuracy", "cost"):
+        said = [_wrong_with(given, measure) for given in overrides]
+        assert "" in said or (measure == "accuracy" and "no backward pass" in said[0])
+
+
+def _wrong_with(overrides, measure):
     whole = compose("config", overrides, return_hydra_config=True)
     choices = dict(whole.hydra.runtime.choices)
     plain = OmegaConf.create(OmegaConf.to_container(whole))
     del plain["hydra"]
     values, _ = resolve(plain, choices)
     config.check(values)
-    for measure in ("accuracy", "cost"):
-        assert soundness.check({"configs": [values | {"measure": measure}]}) == [""]
+    (said,) = soundness.check({"configs": [values | {"measure": measure}]})
+    return said
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda p: p.stem)
 def test_every_config_says_what_it_is_and_what_its_defaults_mean(path):
     lines = path.read_text().splitlines()
     assert any(re.match(r"# (?!@package)\w", line) for line in lines[:2]), "no comment at its head"
-    if path.parent.name not in GROUPS and path.name != "config.yaml":
+    group = path.relative_to(CONFIGS).parts[0]
+    if group not in GROUPS and path.name != "config.yaml":
         return
     above = ""
     for line in lines:

@@ -11,8 +11,11 @@ PAGE = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
 
 def test_every_config_has_a_row():
     rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]
-    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert listed == {path.stem for path in (ROOT / "configs" / "variant").glob("*.yaml")}
+    listed = {name for row in rows for name in re.findall(r"`([\w/]+)`", row)}
+    folder = ROOT / "configs" / "variant"
+    assert listed == {
+        str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")
+    }
 
 
 def test_the_example_passes_the_checks():

@@ -239,9 +239,11 @@ def test_list_has_a_line_for_every_option(command):
     assert ended.code == 0
     lines = ended.out.splitlines()
     for group in ("variant", "task", "model", "train", "cost", "experiment"):
-        for path in (REPOSITORY / "configs" / group).glob("*.yaml"):
-            (line,) = [text for text in lines if text.startswith(f"{group}={path.stem} ")]
-            assert line.removeprefix(f"{group}={path.stem}").strip(), f"{path}: says nothing"
+        folder = REPOSITORY / "configs" / group
+        for path in folder.rglob("*.yaml"):
+            option = f"{group}={path.relative_to(folder).with_suffix('')} "
+            (line,) = [text for text in lines if text.startswith(option)]
+            assert line.removeprefix(option).strip(), f"{path}: says nothing"
 
 
 def test_a_sweep_of_actions_is_one(command):

@@ -14,6 +14,7 @@ from spanwise import phases
 from spanwise.composition import resolve
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+# Those that this repository writes itself; what is external may look ahead, or not train.
 VARIANTS = sorted(path.stem for path in (CONFIGS / "variant").glob("*.yaml"))
 SMALL = ["length=24", "task.test_size=4", "task.validation_size=4", "train.steps=2"]
 

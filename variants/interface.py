@@ -62,6 +62,8 @@ class Variant(nn.Module):
     paper: ClassVar[str] = ""
     positions_allowed: ClassVar[tuple[str, ...]] = ON_EMBEDDINGS
     """What is no attention has no queries and keys for an encoding to act on."""
+    trains_on_cpu: ClassVar[bool] = True
+    """False where there is no backward pass on the CPU: there only forward is measured."""
     expected_failures: ClassVar[dict[str, str]] = {}
     """Names of checks (``spanwise.check``) that this variant is known to fail: the reason why."""
     check_parameters: ClassVar[dict[str, Any]] = {}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spanwise.influence import sight as influence_on
 from spanwise.model import build_layer
 from spanwise.positions import NAMES, ON_EMBEDDINGS
 from variants.interface import Variant
@@ -69,7 +70,10 @@ class Subject:
         self.own = self.build(causal=self.modes[0]).own_parameters()
 
     def build(self, *, seed: int = 0, dtype: torch.dtype = torch.float64, **given: Any) -> Variant:
-        """Return a layer in evaluation mode; ``given`` overrides the small defaults."""
+        """Return a layer in evaluation mode; ``given`` overrides the small defaults.
+
+        One that does not train on the CPU has no parameter that asks for a gradient.
+        """
         keywords: dict[str, Any] = {
             "d_model": D_MODEL,
             "n_heads": N_HEADS,
@@ -78,7 +82,7 @@ class Subject:
         }
         keywords |= {"dropout": 0.0, "scale": None}
         layer = build_layer(self.factory, seed=seed, **keywords | self.small | given)
-        return layer.to(dtype).eval()
+        return layer.requires_grad_(layer.trains_on_cpu).to(dtype).eval()
 
     def cases(self, positions: bool = False, **given: Any) -> Iterator[Case]:
         """Yield a layer causal and one bidirectional, as far as the variant is made for both.
@@ -129,17 +133,8 @@ def inputs(batch: int, length: int, seed: int = 0, d_model: int = D_MODEL) -> Te
 
 
 def influence(layer: Variant, length: int) -> Tensor:
-    """Return bool (L, L): whether the output at row q changes with the input at column k.
-
-    One sequence for each k differs from the first at k only; all run in one batch.
-    """
-    x = inputs(1, length).repeat(length, 1, 1)
-    disturbed = x.clone()
-    every = torch.arange(length)
-    disturbed[every, every] = inputs(1, length, seed=1)[0]
-    with torch.no_grad():
-        changes = (layer(disturbed) - layer(x)).abs().amax(-1)
-    return (changes > CHANGED).T
+    """Return bool (L, L): whether the output at row q changes with the input at column k."""
+    return influence_on(layer, [inputs(1, length)], [inputs(1, length, seed=1)], CHANGED)
 
 
 def sight(case: Case, length: int) -> Tensor:

@@ -105,6 +105,22 @@ variant=full variant._target_=variants.full.Fool -> variants.full.Fool
 variant=full variant._target_=variants.ful.Full -> variants.ful
 variant=full variant._target_=os.system -> variant
 variant=full variant._target_=7 -> variant
+variant=local_atention -> variant|Did you mean 'external/local_attention'
+variant=external/longfrmer -> variant|Did you mean 'external/longformer'
+variant=external/function variant.target=nowhere.f -> variant.target|no package 'nowhere'
+variant=external/function variant.target=math.sine -> variant.target|Did you mean 'sin'
+variant=external/function variant.target=math.pi -> variant.target|float
+variant=external/function variant.target=sqrt -> variant.target|dotted path
+variant=external/function variant.target=7 -> variant.target
+variant=external/function variant.given=[casual] -> variant.given|Did you mean 'causal'
+variant=external/function variant.given=[scale] -> variant.direction|causal or bidirectional
+variant=external/function variant.given=[] variant.direction=back -> variant.direction|causal
+variant=external/module variant.keywords={bais:false} -> variant|keywords.bais|Did you mean 'bias'
+variant=external/module variant.given=[scale] -> variant.given|d_model
+variant=external/module task=sentences -> causal|torch.nn.Linear is causal
+variant=external/longformer task=sentences variant.attention_window=3 -> attention_window|even
+variant=external/longformer -> causal|bidirectional; allowed: False
+variant=external/flex_attention -> measure|no backward pass on the CPU
 # tasks
 task.pairs=0 -> task.pairs
 task.pairs=-1 -> task.pairs
