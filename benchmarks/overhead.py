@@ -37,7 +37,7 @@ EQUAL = [
     "train=recall",
     "length=64",
     "task.pairs=4",
-    "train.steps=150",
+    "train.steps=600",
 ]
 
 

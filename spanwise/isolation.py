@@ -108,6 +108,7 @@ class Server:
                 start_new_session=True,
             )
         self.socket = ours
+        self.working = False
 
     def run(self, request: dict[str, Any], seconds: float | None) -> Outcome:
         """Have the server do one piece of work; see `call`."""
@@ -121,7 +122,9 @@ class Server:
                     socket.send_fds(self.socket, [b"work"], files)
                 except OSError:
                     raise ServerDied from None
+                self.working = True
                 ended, timed_out = self._await_end(seconds, output)
+                self.working = False
                 text = _tail(output)
             answer.seek(0)
             reply = answer.read()
@@ -166,9 +169,12 @@ class Server:
     def stop(self) -> None:
         """End the server and whatever work it has."""
         self.socket.close()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-            return
+        if self.working:
+            # It kills its work first.
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+                return
+        # Nothing to tidy up, and an interpreter with torch in it takes a second to leave by itself.
         self.process.kill()
         self.process.wait()
 

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from torch import nn
 
 from spanwise.attention import plan
-from spanwise.statistics import wilson
+from spanwise.statistics import binomial_quantile, wilson
 from tasks.interface import Task, targets_at
 
 Integers = NDArray[np.int64]
@@ -147,7 +146,7 @@ class Ceiling:
 
         More than all within reach, and more right guesses than chance gives in 99.9% of cases.
         """
-        lucky = stats.binom.ppf(0.5 + CONFIDENCE / 2, self.n - self.reachable, self.guess)
+        lucky = binomial_quantile(0.5 + CONFIDENCE / 2, self.n - self.reachable, self.guess)
         return bool(correct > self.reachable + lucky)
 
     def is_missed(self, correct: int) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ def _finite(values: Sequence[float], name: str = "values") -> Floats:
 @lru_cache(maxsize=4096)
 def _t(confidence: float, degrees: int) -> float:
     """Return the two-sided quantile of Student's t: asked for thousands of times a study."""
-    return float(stats.t.ppf(0.5 + confidence / 2, degrees))
+    return float(special.stdtrit(degrees, 0.5 + confidence / 2))
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -65,7 +65,7 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
         raise ValueError(
             f"successes and n: 0 <= successes <= n and n >= 1 are needed, got {successes} of {n}"
         )
-    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    z = float(special.ndtri(0.5 + confidence / 2))
     share = successes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -73,6 +73,19 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
     low = 0.0 if successes == 0 else max(0.0, float(centre - half))
     high = 1.0 if successes == n else min(1.0, float(centre + half))
     return low, high
+
+
+def binomial_quantile(probability: float, n: int, share: float) -> int:
+    """Return the least count of successes in ``n`` trials that is not exceeded so often.
+
+    ``probability`` in (0, 1); each trial succeeds with probability ``share`` < 1.
+    """
+    if n == 0 or share == 0:
+        return 0
+    # From the continuous inverse, which may lie one too high by rounding. (scipy.stats has this
+    # ready, and takes a second to import: of every sweep's start.)
+    count = int(np.ceil(special.bdtrik(probability, n, share)))
+    return count - 1 if count and special.bdtr(count - 1, n, share) >= probability else count
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -86,7 +99,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Estima
     array = np.sort(_finite(values))
     n = array.size
     # The first count whose cumulative probability reaches the tail; all before it stay under.
-    rank = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5))
+    rank = binomial_quantile((1 - confidence) / 2, n, 0.5)
     median = float(np.median(array))
     if rank == 0:
         covered = 1 - 2.0 ** (1 - n)

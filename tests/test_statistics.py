@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from spanwise.statistics import (
+    binomial_quantile,
     crossover,
     mean_interval,
     median_interval,
@@ -29,6 +30,14 @@ def test_one_value_has_a_mean_and_no_interval() -> None:
     assert estimate.value == 0.7
     assert math.isnan(estimate.low)
     assert math.isnan(estimate.high)
+
+
+def test_binomial_quantile_is_scipys() -> None:
+    for n in (0, 1, 5, 17, 400, 3000):
+        for share in (0.0, 1 / 64, 0.1, 0.5, 0.9):
+            for probability in (1e-6, 0.025, 0.3, 0.5, 0.975, 0.9995):
+                expected = stats.binom.ppf(probability, n, share)
+                assert binomial_quantile(probability, n, share) == expected, (n, share, probability)
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 7), (7, 7), (1, 1), (3, 10), (999, 1000)])
