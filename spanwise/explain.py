@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -96,8 +95,9 @@ def _missing_file(error: MissingConfigException) -> str:
     options = [str(option) for option in error.options or []]
     if not group:
         return f"no config named '{name}'"
-    # Hydra names the options of a group, but not those in folders of the group.
-    shipped = [name for name, _ in files(resources.files("configs").joinpath(group))]
+    # Hydra names the options of a group and where it looked, not those in folders of the group.
+    roots = re.findall(r"path=file://(.+)$", str(error), re.MULTILINE)
+    shipped = {name for root in roots for name, _ in files(Path(root, group))}
     options += sorted(name for name in shipped if "/" in name)
     last = {option.rpartition("/")[2]: option for option in options}
     close = nearest(name, options) or nearest(name, last)
