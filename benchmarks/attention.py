@@ -34,7 +34,15 @@ from spanwise import locks
 from spanwise.attention import kernel_flops, plan, rule_attention
 from spanwise.attention.choice import choose
 from spanwise.cell import machine
-from spanwise.timing import Calibration, CpuStopwatch, CudaStopwatch, Effort, clock_for, interleave
+from spanwise.timing import (
+    Calibration,
+    CpuStopwatch,
+    CudaStopwatch,
+    Effort,
+    Timing,
+    clock_for,
+    interleave,
+)
 
 Rule = Callable[[Any, Any], Any]
 Work = Callable[[], object]
@@ -110,12 +118,7 @@ def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[st
         if kernel == "flex" and options.device == "cpu":
             del made["train"]
         todo |= {f"{kernel}/{phase}": work for phase, work in made.items()}
-    calibration = Calibration(device, dtype)
-    effort = Effort(options.seconds, share=0.02, least=options.repetitions, most=200, fill=0.005)
-    stopwatch = CudaStopwatch() if device.type == "cuda" else CpuStopwatch()
-    clock = clock_for(device, torch.get_num_threads())
-    with locks.exclusive():
-        timing = interleave(todo, calibration, effort, stopwatch, clock)
+    timing, calibration = timed(todo, options)
     made_plan = plan(sees, length, causal)
     choice = choose(sees, length, causal, options.batch * options.heads, options.head_dim)
     rows = []
@@ -162,6 +165,17 @@ def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[st
     return rows
 
 
+def timed(todo: dict[str, Work], options: argparse.Namespace) -> tuple[Timing, Calibration]:
+    """Time works in turn, alone on this machine; with the product that they are compared to."""
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    calibration = Calibration(device, dtype)
+    effort = Effort(options.seconds, share=0.02, least=options.repetitions, most=200, fill=0.005)
+    stopwatch = CudaStopwatch() if device.type == "cuda" else CpuStopwatch()
+    clock = clock_for(device, torch.get_num_threads())
+    with locks.exclusive():
+        return interleave(todo, calibration, effort, stopwatch, clock), calibration
+
+
 def planning(name: str, length: int, window: int) -> dict[str, Any]:
     """Return the milliseconds that planning takes beside flex_attention's create_block_mask."""
     from torch.nn.attention.flex_attention import create_block_mask
@@ -202,7 +216,9 @@ def show(rows: list[dict[str, Any]], title: str) -> None:
     table = Table(title=title, caption=", ".join(f"{c} {rows[0][c]}" for c in same))
     shown = [c for c in columns if c not in same and not c.endswith(("_low", "_high"))]
     for column in shown:
-        table.add_column(column.replace("_", " "), justify="right")
+        words = isinstance(rows[0].get(column), str) and column in ("kernel", "contender")
+        title, side = column.replace("_", " "), "left" if words else "right"
+        table.add_column(title, justify=side, no_wrap=words)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(_cell(row, column) for column in shown))
     Console(width=max(110, 13 * len(shown))).print(table)
@@ -233,10 +249,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and with --write keep the tables."""
     import sys
 
-    def numbers(text: str) -> list[int]:
-        return [int(part) for part in text.split(",")]
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--rules", default="window", help=f"of {', '.join(rules(1))}")
     parser.add_argument("--lengths", type=numbers, default=[8192])
     parser.add_argument("--window", type=int, default=256)
@@ -271,7 +284,12 @@ def main(arguments: list[str] | None = None) -> None:
             write(options.write + suffix, table, command)
 
 
-class _Raw(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+def numbers(text: str) -> list[int]:
+    """Return the numbers of a list such as 1024,8192."""
+    return [int(part) for part in text.split(",")]
+
+
+class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """Keeps the description's lines and shows defaults."""
 
 

@@ -19,6 +19,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 EXPERIMENTS = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
 TOY = {
     "train": {"steps": 2, "batch": 4, "eval_every": 1, "eval_batch": 8, "warmup": 1},
+    "variant": {"compiled_from": 1 << 20},
     "cost": {"budget_seconds": 0.01, "least": 3, "most": 3},
     "task": {"validation_size": 8, "test_size": 8},
     "probes": {"heads": {"sequences": 4}, "lengths": {"at": [64, 80]}, "scores": {"rows": 64}},
