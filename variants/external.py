@@ -224,8 +224,7 @@ class Function(_External, AttentionVariant):
         """Return what to run, and two sets of keys and values: queries stay as they are."""
         shape = (1, self.n_heads, length, self.head_dim)
         q, *rest = (_normal(i, shape) for i in range(5))
-        with torch.device("cpu"):
-            function = self._make()
+        function = _exact(self._make)
 
         def run(k: Tensor, v: Tensor) -> Tensor:
             return first(function(q.expand(len(k), -1, -1, -1), k, v))
@@ -297,11 +296,7 @@ class Module(_External):
         return influence.sight(*self._probe(length), _THRESHOLD)
 
     def _probe(self, length: int) -> tuple[Callable[..., Tensor], list[Tensor], list[Tensor]]:
-        with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = self._make()
-        if isinstance(module, nn.Module):
-            module = module.double().eval()
+        module = _exact(self._make)
         shape = (1, length, self.d_model)
         return lambda x: first(module(x)), [_normal(0, shape)], [_normal(1, shape)]
 
@@ -360,6 +355,14 @@ def _measured(layer: Any, length: int) -> float:
 
 
 _counts: dict[tuple, float] = {}
+
+
+def _exact(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a target made anew for measuring: on the CPU, in float64, always the same weights."""
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = make()
+    return made.double().eval() if isinstance(made, nn.Module) else made
 
 
 def _normal(number: int, shape: tuple[int, ...]) -> Tensor:

@@ -38,6 +38,17 @@ class Averages(torch.nn.Module):
         return self.keep * x + (1 - self.keep) * before, "state"
 
 
+class Tempered(torch.nn.Module):
+    """Attention with weights of its own: a learned temperature for each head."""
+
+    def __init__(self, n_heads):
+        super().__init__()
+        self.temperature = torch.nn.Parameter(torch.ones(n_heads, 1, 1))
+
+    def forward(self, q, k, v):
+        return scaled_dot_product_attention(q * self.temperature, k, v, is_causal=True)
+
+
 def heads(batch=2, length=10, dtype=torch.float64):
     return torch.randn(3, batch, 2, length, 4, dtype=dtype)
 
@@ -73,6 +84,13 @@ def test_a_class_is_built_once_and_the_first_result_is_the_output():
     assert [name for name, _ in layer.named_parameters()] == ["module.keep"]
     # Every position but the first sees the one before it, and itself.
     assert layer.keys_per_query(5) == (1 + 2 * 4) / 5
+
+
+def test_a_function_may_have_weights_of_its_own():
+    layer = Function(f"{__name__}.Tempered", given=["n_heads"], direction="causal", **LAYER)
+    layer(torch.randn(1, 6, 8)).sum().backward()
+    assert layer.function.temperature.grad.shape == (2, 1, 1)
+    assert layer.keys_per_query(6) == 3.5
 
 
 def test_a_module_of_torch_passes_the_suite():
