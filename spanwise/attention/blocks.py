@@ -209,6 +209,9 @@ def _queries_with_log_sum(plans: tuple[Plan, Plan], dtype: torch.dtype) -> Array
             for group in groups(plan):
                 if not (group.alone and _by_products(group, dtype)):
                     kept[queries_of(group)] = True
+        for group in groups(plans[0]):  # a group makes it for all of its queries, or for none
+            at = queries_of(group)
+            kept[at] = kept[at].any()
         plans[0].__dict__[key] = kept
     return kept
 

@@ -129,8 +129,14 @@ def _finish(
         if keep:
             stored.append(masks)
     per_pattern = np.concatenate(sums) if sums else np.zeros(0, np.int64)
+    pairs_of_masked = np.sum(per_pattern * count[some])
     # A pattern in which no pair is seen after all (intervals were vague) is no work.
     alive = np.concatenate([np.ones(int((~some).sum()), bool), per_pattern > 0])[index.ravel()]
+    whole = pattern[alive] < 0
+    kept = torch.cat(stored) if stored else torch.zeros(0, tile, tile, dtype=torch.bool)
+    if keep and len(examples) > 1:
+        pattern, one = _renumber(pattern, kept)
+        examples, kept = examples[one], kept[torch.from_numpy(one)]
     plan = Plan(
         length=length,
         causal=causal,
@@ -140,14 +146,25 @@ def _finish(
         pattern=pattern[alive],
         seen=seen,
         examples=examples,
-        stored=(torch.cat(stored) if stored else torch.zeros(0, tile, tile, dtype=torch.bool))
-        if keep
-        else None,
+        stored=kept if keep else None,
     )
-    whole = plan.pattern < 0
     area = np.sum(plan._extent(plan.rows[whole]) * plan._extent(plan.cols[whole]))
-    plan.pairs_seen = int(area + np.sum(per_pattern * count[some]))
+    plan.pairs_seen = int(area + pairs_of_masked)
     return plan
+
+
+def _renumber(pattern: Array, masks: Tensor) -> tuple[Array, Array]:
+    """Give equal masks one number, and those that hide nothing -1; return it with one of each.
+
+    Intervals know equal patterns along a diagonal, but not down a column, as global keys make.
+    """
+    bits = np.ascontiguousarray(np.packbits(masks.flatten(1).numpy(), axis=1))
+    as_one = bits.view(np.dtype((np.void, bits.shape[1]))).ravel()
+    _, one, same = np.unique(as_one, return_index=True, return_inverse=True)
+    number = np.where(
+        masks[torch.from_numpy(one)].flatten(1).all(1).numpy(), -1, np.arange(len(one))
+    )
+    return np.where(pattern < 0, -1, number[same.ravel()[pattern]]), one
 
 
 _cache: OrderedDict[tuple, Plan] = OrderedDict()

@@ -61,6 +61,21 @@ def test_blocks_equals_dense_with_gradients(sees, length, causal, data):
     assert_same(run_blocks(*qkv, plans, lengths, 8**-0.5), want)
 
 
+def test_a_query_with_nothing_to_see_beside_queries_whose_log_sum_exp_is_asked_for():
+    flag = torch.arange(320) * 31 % 21 == 0
+
+    def sees(q, k):  # only some queries see anything, and with tiles of 16 in several groups
+        return (q - k < 1) & (lookup(flag, k) | lookup(flag, q))
+
+    qkv = inputs(320)
+    want = with_gradients(*qkv, sees, False, kernel="dense")
+    plans = tuple(plan(sees, 320, False, tile) for tile in (64, 16))
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_module, "_MOST_QUERIES", 10**6)
+        assert_same(run_blocks(*qkv, plans, None, 8**-0.5), want)
+
+
 @settings(deadline=None, max_examples=40)
 @given(RULES, LENGTHS, st.booleans(), st.sampled_from([0, 32, 10**6]), st.data())
 def test_blocks_equals_dense_however_products_and_the_fused_kernel_share_the_work(

@@ -56,6 +56,15 @@ def test_a_causal_window_plans_tightly():
     assert not made.dense_tiles
 
 
+def test_equal_masks_are_one_pattern_wherever_they_stand():
+    made = plan(lambda q, k: (q - k < 64) | (k < 16), 1024, True, 64)
+    # The diagonal, the window's far edge, the first column (16 keys), and those two in one tile.
+    assert len(made.examples) == 4
+    assert made.pairs_seen == int(
+        dense_mask(lambda q, k: (q - k < 64) | (k < 16), 1024, True).sum()
+    )
+
+
 def test_a_strided_rule_is_flagged_as_touching_nearly_every_tile():
     made = plan(lambda q, k: (q - k) % 64 == 0, 8_192, True, 128)
     assert made.dense_tiles
