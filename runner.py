@@ -14,11 +14,16 @@ told in one line, nothing written; 130 interrupted.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":
+    # An interrupt while the libraries load would end in their traceback.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(os.write(2, b"interrupted\n") and 130))
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -33,10 +38,11 @@ def job(settings: DictConfig) -> Any:
     # The body imports what it needs: worker processes get this function alone.
     from hydra.types import RunMode
 
-    from spanwise import cell, composition, config
+    from spanwise import cell, composition, config, isolation
 
     hydra_config = HydraConfig.get()
     if hydra_config.mode == RunMode.MULTIRUN:
+        isolation.follow_runner()
         values, choices = composition.resolve(settings, hydra_config.runtime.choices)
         return cell.run(values, choices, config.study_folder(values))
     raise SystemExit(act(settings, hydra_config.runtime.choices))
@@ -56,29 +62,47 @@ def act(settings: DictConfig, choices: Mapping[str, Any]) -> int:
         return 2
 
 
+class Interrupts:
+    """Raises KeyboardInterrupt for SIGINT, as Python does, and remembers that it did.
+
+    Libraries turn what is raised inside them into errors of their own.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, *_: object) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
+
+
 def main() -> int:
     """Run the command line; return the exit code."""
     from spanwise.commandline import arranged, check_flags
     from spanwise.explain import KNOWN, behind, explain, is_of_hydra
+    from spanwise.isolation import RUNNER
 
+    interrupts = Interrupts()
     sys.argv[1:] = arranged(sys.argv[1:])
+    os.environ[RUNNER] = str(os.getpid())
     # Hydra then raises what is wrong, instead of printing it in its own words and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     warnings.filterwarnings("error", message=r"[\s\S]*is not available", category=UserWarning)
     try:
         check_flags(sys.argv[1:])
         job()
-    except KNOWN as error:
-        print(f"error: {explain(behind(error, CONFIGS, sys.argv[1:]))}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        if not is_of_hydra(error):
-            raise
-        print(f"error: {explain(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupts.seen or isinstance(error, KeyboardInterrupt):
+            print("interrupted", file=sys.stderr)
+            return 130
+        if isinstance(error, KNOWN):
+            print(f"error: {explain(behind(error, CONFIGS, sys.argv[1:]))}", file=sys.stderr)
+            return 2
+        if isinstance(error, ValueError) and is_of_hydra(error):
+            print(f"error: {explain(error)}", file=sys.stderr)
+            return 2
+        raise
     return 0
 
 

@@ -77,13 +77,17 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, hint)
     if hint is type(None):
         return value is None
-    if origin in (tuple, list) or str(origin).startswith("<class 'collections.abc."):
+    if _is_sequence(origin):
         if not isinstance(value, list | tuple):
             return False
         if origin is tuple and Ellipsis not in inner and len(value) != len(inner):
             return False
         return all(fits(item, inner[0]) for item in value) if inner else True
     return True
+
+
+def _is_sequence(origin: Any) -> bool:
+    return origin in (tuple, list) or str(origin).startswith("<class 'collections.abc.")
 
 
 def spoken(hint: Any) -> str:
@@ -93,7 +97,7 @@ def spoken(hint: Any) -> str:
         return " or ".join(spoken(one) for one in inner)
     if origin is typing.Literal:
         return ", ".join(str(one) for one in inner)
-    if origin in (tuple, list):
+    if _is_sequence(origin):
         return f"a list of {spoken(inner[0])}" if inner else "a list"
     names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
     return "null" if hint is type(None) else names.get(hint, str(hint))

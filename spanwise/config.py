@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,11 @@ def check(config: Mapping[str, Any]) -> None:
     _whole(config, "seed", least=0)
     if config["threads"] is not None:
         _whole(config, "threads", least=1)
+        most = max(64, 4 * (os.cpu_count() or 1))
+        if config["threads"] > most:
+            raise ConfigError(
+                f"threads: found {config['threads']}; allowed: up to {most} on this machine"
+            )
     if not isinstance(config["device"], str) or not config["device"]:
         raise ConfigError(f"device: found {config['device']!r}; allowed: cpu, cuda, cuda:0 ...")
     limits = config["limits"]

@@ -24,6 +24,8 @@ from typing import Any
 
 from spanwise.errors import one_line
 
+LEFT, BROKE = 64, 70
+"""Exit codes of work that called sys.exit without one, and of work that broke off untold."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _OUT_OF_MEMORY = (
     "not enough memory: you tried to allocate",
@@ -162,12 +164,12 @@ def _work(question: int, answer: int, output: int) -> None:
         sys.stderr.flush()
         os._exit(0)
     except SystemExit as leaving:
-        os._exit(leaving.code if isinstance(leaving.code, int) and leaving.code else 64)
+        os._exit(leaving.code if isinstance(leaving.code, int) and leaving.code else LEFT)
     except BaseException:
         with suppress(BaseException):
             traceback.print_exc()
             sys.stderr.flush()
-        os._exit(70)
+        os._exit(BROKE)
 
 
 def _do(request: dict[str, Any]) -> dict[str, Any]:

@@ -26,10 +26,11 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from spanwise.forkserver import is_out_of_memory
+from spanwise.forkserver import BROKE, LEFT, is_out_of_memory
 
 TAIL_BYTES = 16 * 1024
 """How much of the end of a work's output is kept."""
@@ -122,7 +123,6 @@ class Server:
                     socket.send_fds(self.socket, [b"work"], files)
                 except OSError:
                     raise ServerDied from None
-                self.working = True
                 ended, timed_out = self._await_end(seconds, output)
                 self.working = False
                 text = _tail(output)
@@ -141,6 +141,7 @@ class Server:
         started = self._receive(None, output)
         if "exit" in started:
             return started, False
+        self.working = True
         ended = self._receive(seconds, output)
         if ended:
             return ended, False
@@ -206,6 +207,29 @@ def stop_servers() -> None:
     _servers.clear()
 
 
+RUNNER = "SPANWISE_RUNNER"
+"""The environment variable in which the runner tells its workers its process id."""
+
+
+@cache
+def follow_runner() -> None:
+    """End this process soon after its parent, if that is the runner; a worker calls it.
+
+    A launcher's worker whose runner was killed would do the cells it still has, and then wait for
+    more for ever.
+    """
+    runner = os.getppid()
+    if os.environ.get(RUNNER) == str(runner):
+        threading.Thread(target=_end_after, args=(runner,), daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    stop_servers()
+    os._exit(1)
+
+
 def _tail(output: IO[bytes]) -> str:
     size = os.fstat(output.fileno()).st_size
     return os.pread(output.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(
@@ -240,6 +264,10 @@ def _explain_exit(code: int, kernel_killed: bool, output: str) -> tuple[str, str
                 return "oom", "killed by the kernel, which was out of memory"
             return "error", "killed from outside (SIGKILL)"
         return "error", f"ended by {name}" + (f": {_last_line(output)}" if output.strip() else "")
+    if code == LEFT:
+        return "error", "left by itself (sys.exit in the cell)"
+    if code == BROKE:
+        return "error", f"broke off: {_last_line(output)}"
     return "error", f"left by itself with exit code {code} (sys.exit or os._exit in the cell)"
 
 

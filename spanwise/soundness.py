@@ -41,12 +41,11 @@ def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
     measured = config["measure"]
     group = "variant"
     try:
-        if measured in ("accuracy", "both"):
-            check_arguments(train, config["train"], "train")
-            check_settings(**config["train"], dtype=config["dtype"])
-        if measured in ("cost", "both"):
-            check_arguments(measure, config["cost"], "cost")
-            check_settings_of_cost(**config["cost"])
+        check_arguments(train, config["train"], "train")
+        trained = measured in ("accuracy", "both")
+        check_settings(**config["train"], dtype=config["dtype"] if trained else "float32")
+        check_arguments(measure, config["cost"], "cost")
+        check_settings_of_cost(**config["cost"])
         for name, (function, options) in probes.named(config["probes"]).items():
             check_arguments(function, options, f"probes.{name}")
         check_own_arguments(config["variant"], "variant")

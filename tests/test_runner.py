@@ -1,15 +1,18 @@
 """The command: what it does, says and leaves, from one cell to a sweep that is killed."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from commands import REPOSITORY, TINY, finish, start
 
 from spanwise import records
+from spanwise.errors import ConfigError
 
 
 def read(study):
@@ -214,6 +217,48 @@ def test_an_interrupt_says_how_to_go_on(command):
     assert "Traceback" not in ended.err
     assert 1 <= len(read(study)) < 20
     assert records.running(study) == []
+
+
+def test_an_interrupt_while_libraries_load_is_no_traceback():
+    process = start("seed=0,1", "-m", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    for line in process.stderr:
+        if "omegaconf" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    ended = finish(process)
+    assert ended.code == 130
+    assert "interrupted" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_an_interrupt_that_a_library_makes_its_own_error_is_an_interrupt(command, monkeypatch):
+    import runner
+
+    def job():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ConfigError("defaults: 'NoneType' object has no attribute") from None
+
+    monkeypatch.setattr(runner, "job", job)
+    ended = command()
+    assert (ended.code, ended.err) == (130, "interrupted\n")
+
+
+def test_workers_end_with_their_runner(tmp_path):
+    sweep = ["-m", "hydra/launcher=workers", *TINY, "train.steps=200", f"results={tmp_path}"]
+    process = start(*sweep, "seed=range(20)")
+    study = tmp_path / "default"
+    while not list(records.folder(study).glob("*.json")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    finish(process)
+    gone, alive = psutil.wait_procs(below, timeout=20)
+    assert gone
+    assert alive == []
+    assert len(read(study)) < 20
 
 
 def test_help_and_list_do_without_torch():

@@ -44,12 +44,20 @@ class PartsSweeper(BasicSweeper):
     ) -> None:
         """Give the launcher what its jobs need wherever they run; see Hydra's Sweeper."""
         from spanwise.config import check_study, root, study_folder
+        from spanwise.errors import ConfigError
 
         launcher = config.hydra.launcher
         if launcher is not None and "submitit_folder" in launcher:
             own = {name: config[name] for name in ("study", "results")}
             check_study(own)
             launcher.submitit_folder = str(study_folder(own) / launcher.submitit_folder)
+        if launcher is not None and "n_jobs" in launcher:
+            workers = launcher.n_jobs
+            if not isinstance(workers, int) or isinstance(workers, bool) or not workers:
+                raise ConfigError(
+                    f"hydra.launcher.n_jobs: found {workers!r}; allowed: a number of workers, "
+                    "or -1 for one a core"
+                )
         paths = [str(root()), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)

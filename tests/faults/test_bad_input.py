@@ -217,6 +217,12 @@ hydra.searchpath=7 -> hydra.searchpath
 --config-name=nothing -> nothing
 --config-dir=/no/such/folder -> /no/such/folder
 hydra/launcher=workers hydra.launcher.n_jobs=x -> n_jobs
+-m hydra/launcher=workers hydra.launcher.n_jobs=0 seed=0,1 -> hydra.launcher.n_jobs: found 0
+threads=100000 -> threads|allowed: up to
+measure=accuracy cost.scope=layr -> cost.scope|Did you mean 'layer'
+measure=accuracy cost.batch=0 -> cost.batch
+measure=cost train.steps=-1 -> train.steps
+train.betas=3 -> train.betas|a list of a number
 hydra/launcher=workers hydra.launcher.jobs=2 -> hydra.launcher.jobs
 """
 
