@@ -1,7 +1,7 @@
 """The attention kernels side by side, as ratios in one run: python -m benchmarks.attention
 
     python -m benchmarks.attention                              window 256 at 8,192, 4 heads of 64
-    python -m benchmarks.attention --lengths 1024,8192 --rules window,local_global --batch 8
+    python -m benchmarks.attention --lengths 1024,8192 --rules window,local_global --batch 1,8
     python -m benchmarks.attention --flex --write               and keep the table
     python -m benchmarks.attention --device cuda --dtype bfloat16
 
@@ -9,8 +9,11 @@ Every time stands between two runs of a 1024-cubed float32 product (on CUDA 4096
 measured precision), contenders in turn. ``x_floor`` is time over the time that the product's rate
 would need for the pairs really seen: 4 * batch * heads * pairs * head_dim operations forward, 3.5
 times that with the backward pass. ``x_full`` says how many times faster than torch's fused full
-attention. ``full`` and ``dense mask`` are torch's scaled_dot_product_attention, causal and with
-the rule as an L x L mask; ``flex`` is torch's flex_attention, compiled (no backward on the CPU).
+attention, ``over_best`` how many times slower than the fastest exact kernel for the rule. Settings
+of more than 2**36 operations in a training pass are left out, and so are contenders that would
+need more than 2**38. ``full`` and ``dense mask`` are torch's scaled_dot_product_attention, causal
+and with the rule as an L x L mask; ``flex`` is torch's flex_attention, compiled (no backward on the
+CPU). Planning is measured by benchmarks.reach.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import argparse
 import csv
 import json
 import math
-import time
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +53,8 @@ Work = Callable[[], object]
 OUT = Path(__file__).parents[1] / "results" / "reference" / "speed"
 GLOBALS = 16
 DENSE_MASK_PAIRS = 1 << 27  # the L x L mask is left out beyond these
+MOST_OPERATIONS = 1 << 36  # of a setting's training pass; a second or two on two cores
+MOST_OF_A_CONTENDER = 1 << 38
 
 
 def rules(window: int) -> dict[str, tuple[Rule, bool]]:
@@ -70,23 +76,47 @@ def rules(window: int) -> dict[str, tuple[Rule, bool]]:
     }
 
 
-def contenders(sees: Rule, causal: bool, length: int, options: argparse.Namespace) -> dict:
+@dataclass(frozen=True)
+class Setting:
+    """One row's inputs: a rule by name, and the shape (batch, heads, length, head_dim) of q."""
+
+    rule: str
+    length: int
+    head_dim: int
+    batch: int
+    heads: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The shape of q, k and v."""
+        return self.batch, self.heads, self.length, self.head_dim
+
+    def operations(self, pairs: float, phase: str) -> float:
+        """Return the operations that a pass over so many pairs needs."""
+        return kernel_flops(pairs, self.heads, self.head_dim, self.batch, train=phase == "train")
+
+
+def contenders(
+    setting: Setting, sees: Rule, causal: bool, options: argparse.Namespace
+) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Return kernel name -> attention function of q, k, v."""
 
     def ours(kernel: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         return lambda q, k, v: rule_attention(q, k, v, sees, causal, kernel=kernel)
 
+    pairs = setting.length**2
     found = {"auto": ours("auto")}
     if options.device == "cpu":
         found["blocks"] = ours("blocks")
-    found["full"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=causal)
-    if length**2 * options.batch <= DENSE_MASK_PAIRS:
-        found["dense mask"] = ours("fused")
+    if setting.operations(pairs / (1 + causal), "train") <= MOST_OF_A_CONTENDER:
+        found["full"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=causal)
+        if pairs * setting.batch <= DENSE_MASK_PAIRS:
+            found["dense mask"] = ours("fused")
     if options.flex or options.device != "cpu":
         found["flex"] = ours("flex")
     if options.kernels is None:
         return found
-    return {name: found[name] for name in found if name in options.kernels or name == "full"}
+    return {name: found[name] for name in found if name in options.kernels}
 
 
 def works(attend: Callable, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Work]:
@@ -102,34 +132,35 @@ def works(attend: Callable, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> di
     return {"forward": forward, "train": train}
 
 
-def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time every contender on one rule at one length; one row each."""
-    sees, causal = rules(options.window)[name]
+def measure(setting: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Time every contender in one setting; one row each, none where it would take too long."""
+    sees, causal = rules(options.window)[setting.rule]
+    made_plan = plan(sees, setting.length, causal)
+    if setting.operations(made_plan.pairs_seen, "train") > MOST_OPERATIONS:
+        return []
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    shape = (options.batch, options.heads, length, options.head_dim)
-    generator = torch.Generator().manual_seed(length)
+    generator = torch.Generator().manual_seed(setting.length)
     q, k, v, grad = (
-        torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(i < 3)
+        torch.randn(setting.shape, generator=generator).to(device, dtype).requires_grad_(i < 3)
         for i in range(4)
     )
     todo: dict[str, Work] = {}
-    for kernel, attend in contenders(sees, causal, length, options).items():
+    for kernel, attend in contenders(setting, sees, causal, options).items():
         made = works(attend, q, k, v, grad)
         if kernel == "flex" and options.device == "cpu":
             del made["train"]
         todo |= {f"{kernel}/{phase}": work for phase, work in made.items()}
     timing, calibration = timed(todo, options)
-    made_plan = plan(sees, length, causal)
-    choice = choose(sees, length, causal, options.batch * options.heads, options.head_dim)
+    choice = choose(sees, setting.length, causal, setting.batch * setting.heads, setting.head_dim)
     rows = []
     for kernel in dict.fromkeys(name.partition("/")[0] for name in todo):
         row: dict[str, Any] = {
-            "rule": name,
+            "rule": setting.rule,
             "causal": causal,
-            "length": length,
-            "batch": options.batch,
-            "heads": options.heads,
-            "head_dim": options.head_dim,
+            "length": setting.length,
+            "batch": setting.batch,
+            "heads": setting.heads,
+            "head_dim": setting.head_dim,
             "window": options.window,
             "dtype": options.dtype,
             "device": options.device,
@@ -142,25 +173,9 @@ def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[st
             "calibration_ms": round(timing.calibration().value, 3),
         }
         for phase in ("forward", "train"):
-            if f"{kernel}/{phase}" not in timing.series:
-                continue
-            series = timing.series[f"{kernel}/{phase}"]
-            operations = kernel_flops(
-                made_plan.pairs_seen,
-                options.heads,
-                options.head_dim,
-                options.batch,
-                train=phase == "train",
-            )
-            products = operations / calibration.operations
-            ratio, full = series.ratio(), timing.series[f"full/{phase}"].ratio()
-            row |= {
-                f"{phase}_ms": round(series.milliseconds().value, 3),
-                f"x_floor_{phase}": round(ratio.value / products, 3),
-                f"x_floor_{phase}_low": round(ratio.low / products, 3),
-                f"x_floor_{phase}_high": round(ratio.high / products, 3),
-                f"x_full_{phase}": round(full.value / ratio.value, 3),
-            }
+            if f"{kernel}/{phase}" in timing.series:
+                products = setting.operations(made_plan.pairs_seen, phase) / calibration.operations
+                row |= _times(timing, kernel, phase, products)
         rows.append(row)
     return rows
 
@@ -176,37 +191,27 @@ def timed(todo: dict[str, Work], options: argparse.Namespace) -> tuple[Timing, C
         return interleave(todo, calibration, effort, stopwatch, clock), calibration
 
 
-def planning(name: str, length: int, window: int) -> dict[str, Any]:
-    """Return the milliseconds that planning takes beside flex_attention's create_block_mask."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    from spanwise.attention import plan as plan_function
-    from spanwise.attention.flex import mask_mod
-    from spanwise.attention.plan import forget
-
-    sees, causal = rules(window)[name]
-
-    def milliseconds(work: Work) -> float:
-        work()
-        taken = []
-        for _ in range(3):
-            forget()
-            began = time.perf_counter()
-            work()
-            taken.append(1e3 * (time.perf_counter() - began))
-        return round(sorted(taken)[1], 2)
-
-    row = {
-        "rule": name,
-        "length": length,
-        "plan_ms": milliseconds(lambda: plan_function(sees, length, causal)),
+def _times(timing: Timing, kernel: str, phase: str, products: float) -> dict[str, float]:
+    """Return one phase's columns. products: the least work, in products of the calibration."""
+    series = timing.series[f"{kernel}/{phase}"]
+    ratio = series.ratio()
+    columns = {
+        f"{phase}_ms": round(series.milliseconds().value, 3),
+        f"x_floor_{phase}": round(ratio.value / products, 3),
+        f"x_floor_{phase}_low": round(ratio.low / products, 3),
+        f"x_floor_{phase}_high": round(ratio.high / products, 3),
     }
-    if length <= 8192:  # it looks at every pair
-        made = mask_mod(sees, causal)
-        row["create_block_mask_ms"] = milliseconds(
-            lambda: create_block_mask(made, None, None, length, length, device="cpu")
-        )
-    return row
+    others = {
+        name.partition("/")[0]: other.ratio().value
+        for name, other in timing.series.items()
+        if name.endswith(f"/{phase}")
+    }
+    if "full" in others:
+        columns[f"x_full_{phase}"] = round(others["full"] / ratio.value, 3)
+    exact = [value for name, value in others.items() if name != "full"]
+    if kernel != "full" and len(exact) > 1:
+        columns[f"over_best_{phase}"] = round(ratio.value / min(exact), 3)
+    return columns
 
 
 def show(rows: list[dict[str, Any]], title: str) -> None:
@@ -216,9 +221,7 @@ def show(rows: list[dict[str, Any]], title: str) -> None:
     table = Table(title=title, caption=", ".join(f"{c} {rows[0][c]}" for c in same))
     shown = [c for c in columns if c not in same and not c.endswith(("_low", "_high"))]
     for column in shown:
-        words = isinstance(rows[0].get(column), str) and column in ("kernel", "contender")
-        title, side = column.replace("_", " "), "left" if words else "right"
-        table.add_column(title, justify=side, no_wrap=words)  # type: ignore[arg-type]
+        table.add_column(column.replace("_", " "), justify="right")
     for row in rows:
         table.add_row(*(_cell(row, column) for column in shown))
     Console(width=max(110, 13 * len(shown))).print(table)
@@ -247,23 +250,20 @@ def write(name: str, rows: list[dict[str, Any]], command: str) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and with --write keep the tables."""
-    import sys
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--rules", default="window", help=f"of {', '.join(rules(1))}")
     parser.add_argument("--lengths", type=numbers, default=[8192])
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--head-dim", type=numbers, default=[64])
+    parser.add_argument("--batch", type=numbers, default=[1])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--kernels", type=lambda text: text.split(","), help="these, and full")
+    parser.add_argument("--kernels", type=lambda text: text.split(","), help="only these")
     parser.add_argument("--flex", action="store_true", help="also flex on the CPU: long compiling")
     parser.add_argument("--repetitions", type=int, default=9, help="the fewest")
     parser.add_argument("--seconds", type=float, default=20.0, help="for each rule and length")
-    parser.add_argument("--no-planning", action="store_true", help="leave the planning table out")
     parser.add_argument("--write", nargs="?", const="attention", help="keep the tables, so named")
     options = parser.parse_args(arguments)
     unknown = set(options.rules.split(",")) - set(rules(1))
@@ -271,17 +271,18 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--rules {','.join(sorted(unknown))}: allowed are {', '.join(rules(1))}")
     if options.threads:
         torch.set_num_threads(options.threads)
-    pairs = [(name, length) for name in options.rules.split(",") for length in options.lengths]
-    rows = [row for name, length in pairs for row in measure(name, length, options)]
+    settings = [
+        Setting(rule, length, head_dim, batch, options.heads)
+        for rule in options.rules.split(",")
+        for head_dim in options.head_dim
+        for batch in options.batch
+        for length in options.lengths
+    ]
+    rows = [row for setting in settings for row in measure(setting, options)]
     show(rows, "attention kernels")
-    tables = {"": rows}
-    if not options.no_planning:
-        tables["_planning"] = [planning(name, length, options.window) for name, length in pairs]
-        show(tables["_planning"], "planning")
     if options.write:
         command = " ".join(["python -m benchmarks.attention", *(arguments or sys.argv[1:])])
-        for suffix, table in tables.items():
-            write(options.write + suffix, table, command)
+        write(options.write, rows, command)
 
 
 def numbers(text: str) -> list[int]:
