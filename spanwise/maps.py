@@ -33,7 +33,6 @@ STYLE = Path(__file__).parent / "spanwise.mplstyle"
 COLOURS = LinearSegmentedColormap.from_list("share", ["#ffffff", "#56B4E9", "#0072B2", "#001a33"])
 MOST_LABELS = 32
 """Longer inputs get numbers on their axes, not their tokens."""
-READY = {"_target_": "spanwise.probes.maps.maps", "sequence": 0, "tokens": None}
 
 
 def run(config: dict[str, Any], choices: dict[str, Any]) -> int:
@@ -41,19 +40,22 @@ def run(config: dict[str, Any], choices: dict[str, Any]) -> int:
     folder = study_folder(config)
     chosen = "maps" in config["probes"]
     found = [] if chosen else kept(folder)
+    if not chosen and not found:
+        # Training a cell because a study's name was misspelt would help nobody.
+        raise ConfigError(
+            f"study: no record of {config['study']!r} holds maps; allowed: a study that was run "
+            "with probes=maps, or the keys of one cell to train, probes=maps among them"
+        )
     if not found:
         from spanwise import study
 
-        probes = {**config["probes"]}
-        probes.setdefault("maps", READY)
-        settings = {**config, "probes": probes}
-        if settings["measure"] not in ("accuracy", "probe", "both"):
+        if config["measure"] not in ("accuracy", "probe", "both"):
             raise ConfigError(
-                f"measure: found {settings['measure']!r}; allowed with action=maps: accuracy, "
+                f"measure: found {config['measure']!r}; allowed with action=maps: accuracy, "
                 "or probe for the model before training"
             )
-        one = study.Cell(settings, choices)
-        code = study.run_one(settings, choices)
+        one = study.Cell(config, choices)
+        code = study.run_one(config, choices)
         if code:
             return code
         found = [records.read(records.path_of(folder, one.key))]

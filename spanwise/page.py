@@ -186,7 +186,17 @@ def _more(n: int, shown: int, table: str) -> str:
     return f"{n - shown:,} more rows are in {table}.csv." if n > shown else ""
 
 
-def exponents(scaling: pd.DataFrame) -> list[Table]:
+def _setting(study: Study, table: pd.DataFrame, row: Any, but: Any = None) -> str:
+    """Return the swept keys that tell ``row`` from others of ``table``, led by a comma."""
+    told = [
+        f", {key.rpartition('.')[2]}={_short(row[key])}"
+        for key in study.swept
+        if key in table and key != but and table[key].nunique(dropna=False) > 1
+    ]
+    return "".join(told)
+
+
+def exponents(study: Study, scaling: pd.DataFrame) -> list[Table]:
     """Return the fitted exponents."""
     made = []
     for _, row in scaling.head(_MAX_LISTED).iterrows():
@@ -195,7 +205,7 @@ def exponents(scaling: pd.DataFrame) -> list[Table]:
             [
                 Entry(words(row["metric"]).split(" (")[0]),
                 Entry(str(row["task"])),
-                Entry(str(row["variant_label"])),
+                Entry(str(row["variant_label"]) + _setting(study, scaling, row)),
                 Entry(text, "number", bounds),
                 Entry(f"{row['from_length']:,} to {row['to_length']:,}", "number"),
             ]
@@ -254,7 +264,7 @@ def differences(study: Study, comparison: pd.DataFrame) -> list[Table]:
                 Entry(words(row["metric"])),
                 Entry(str(row["task"])),
                 Entry(_short(row["length"]), "number"),
-                Entry(name),
+                Entry(name + _setting(study, comparison, row, row.get("swept"))),
                 Entry(against),
                 Entry(sign + text, "number", bounds),
                 Entry("" if math.isnan(ratio) else f"{digits(ratio)}×", "number"),
@@ -354,7 +364,7 @@ def sections(
             "How cost grows with length",
             "Exponents of a log-log fit with 95% intervals, past the lengths that a fixed cost "
             "rules; times in units of the matrix product timed beside them.",
-            exponents(tables["scaling"]),
+            exponents(study, tables["scaling"]),
         ),
         Section(
             "Where a variant gets cheaper than the reference",

@@ -72,11 +72,15 @@ def test_the_command_runs_the_cell_it_needs_and_then_draws_what_it_has(command):
         "measure=probe",
         "study=seen",
     ]
-    assert command(*arguments).code == 0
+    assert command(*arguments, "probes=maps").code == 0
     drawn = sorted((command.results / "seen" / "maps").glob("*.png"))
     assert len(drawn) == 1
     assert command("action=maps", "study=seen").code == 0
     assert sorted((command.results / "seen" / "maps").glob("*.png")) == drawn
+    unknown = command("action=maps", "study=sen")
+    assert unknown.code == 2
+    assert "study: no record of 'sen' holds maps" in unknown.err
+    assert not (command.results / "sen").exists()
     own = command(*arguments, "probes=maps", "probes.maps.tokens=[3,15,4]", "study=own")
     assert own.code == 0
     assert len(list((command.results / "own" / "maps").glob("*.svg"))) == 1

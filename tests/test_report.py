@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from spanwise import report
+from spanwise import page, report, scaling, tables
 from spanwise.answers import Value, answer, compare, digits, overall
 from spanwise.errors import ConfigError
 from tests.synthetic import believable, record, whole_study, write
@@ -263,6 +263,20 @@ def test_a_difference_is_paired_where_both_have_a_row_a_seed():
     found = answer(question, {"cells": cells})[0]
     assert found.text.startswith("0.100 [0.1")
     assert found.verdict == "holds"
+
+
+def test_rows_that_differ_in_a_swept_key_show_it(tmp_path):
+    records = [
+        record(
+            "full", length=n, measure="cost", row={"forward_ms": n * k}, config={"cost.scope": s}
+        )
+        for n in (64, 128, 256, 512)
+        for s, k in (("op", 1.0), ("layer", 2.0))
+    ]
+    study = tables.load(write(tmp_path, records))
+    (table,) = page.exponents(study, scaling.fit(study))
+    named = {row[2].text for row in table.rows}
+    assert named == {"Full, scope=op", "Full, scope=layer"}
 
 
 def test_the_interval_of_a_share_stays_between_0_and_1():
