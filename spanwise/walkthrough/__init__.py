@@ -23,8 +23,9 @@ from spanwise.errors import ConfigError, nearest
 from spanwise.fonts import writing
 from spanwise.walkthrough.figures import draw as draw_figures
 from spanwise.walkthrough.numbers import draw as draw_numbers
+from spanwise.walkthrough.paper import show, work_on
 from spanwise.walkthrough.steps import Section, sections
-from spanwise.walkthrough.text import page, show
+from spanwise.walkthrough.text import page
 
 KEYS = ("tokens", "d_model", "n_heads", "causal", "seed", "layer")
 MOST_TOKENS = 16
@@ -51,7 +52,8 @@ def walk(
     numbers = draw_numbers(tokens, d_model, n_heads, causal, seed)
     parts = sections(numbers, tokens, n_heads, causal, layer)
     drawn = writing(tokens)
-    text = page(parts, tokens, numbers, drawn.note)
+    on_paper = work_on(parts)
+    text = page(parts, tokens, on_paper, drawn.note)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "walkthrough.md").write_text(text, encoding="utf-8")
     (folder / "walkthrough.csv").write_text(table(parts), encoding="utf-8")
@@ -61,7 +63,7 @@ def walk(
         "n_heads": n_heads,
         "causal": causal,
         "seed": seed,
-        "missed_on_paper": numbers.misses,
+        "missed_on_paper": on_paper.misses,
         "sections": [
             {
                 "key": part.key,
@@ -132,9 +134,11 @@ def _class_of(path: str) -> Callable[..., Any]:
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    # Importing runs the module, which may raise anything.
+    except Exception as error:
+        why = " ".join(str(error).split())
         raise ConfigError(
-            f"walkthrough.layer: no class {path!r} ({error}); allowed: an attention variant's "
+            f"walkthrough.layer: no class {path!r} ({why}); allowed: an attention variant's "
             "dotted path, as variants.full_map.FullMap"
         ) from error
 

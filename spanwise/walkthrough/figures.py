@@ -13,14 +13,22 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from spanwise.fonts import Writing
+from spanwise.panel import plain_text
+from spanwise.walkthrough.paper import show
 from spanwise.walkthrough.steps import Section, Shown
-from spanwise.walkthrough.text import show
+from spanwise.walkthrough.text import width
 
 STYLE = Path(__file__).parents[1] / "spanwise.mplstyle"
 SHARE = LinearSegmentedColormap.from_list("share", ["#ffffff", "#0072B2"])
 SIGNED = LinearSegmentedColormap.from_list("signed", ["#D55E00", "#ffffff", "#0072B2"])
 MOST_CELLS = 12
 """A matrix larger than this in either direction is drawn without numbers."""
+MOST_LABEL = 10
+"""A longer token is cut; in columns of a terminal, of which a Chinese character takes two."""
+NUMBER = 0.38
+"""Inches that a number takes beside its neighbours: a cell is no narrower."""
+COLUMN = 0.085
+"""Inches of one column of a label."""
 
 
 def draw(parts: Sequence[Section], writing: Writing, folder: Path) -> list[str]:
@@ -49,12 +57,16 @@ def four_steps(part: Section, writing: Writing) -> Figure:
         ]
         for head in range(part.n_heads)
     ]
-    many = max(len(part.keys), len(part.get("x").columns))
-    cell = min(0.5, 4.5 / many)
-    row_height = 3 * (len(part.keys) * min(cell, 0.3) + 0.5)
-    extra = 1.6 if part.n_heads > 1 else 0
+    size = len(part.keys)
+    dims = len(part.get("x").columns)
+    many = max(size, dims)
+    cell = min(0.5, max(4.5 / many, NUMBER))
+    left, below = _room(part.keys, writing)
+    slanted = 2 * below  # under scores and scaled scores, or powers and weights
+    row_height = 3 * (size * min(cell, 0.3) + 0.5) + slanted
+    extra = max(1.6, 0.21 * many + 0.7) if part.n_heads > 1 else 0
     figure = Figure(
-        figsize=(4 * (many * cell + 0.9), row_height * part.n_heads + extra + 0.5),
+        figsize=(4 * (many * cell + 0.9 + left), row_height * part.n_heads + extra + 0.5),
         layout="constrained",
     )
     heights = [row_height] * part.n_heads + ([extra] if extra else [])
@@ -88,9 +100,13 @@ def weights(parts: Sequence[Section], writing: Writing) -> Figure:
         for head in range(part.n_heads)
         if len(part.queries) == len(part.keys)
     ]
-    columns = min(4, len(maps))
+    size = max(len(matrix.columns) for _, matrix in maps)
+    cells = size * NUMBER if size <= MOST_CELLS else 4.0
+    left, below = _room(parts[0].keys, writing)
+    across, down = max(2.5, cells + 1.0) + left, max(2.6, cells / 2 + 1.2) + below
+    columns = min(4, len(maps), max(1, int(14 / across)))
     rows = -(-len(maps) // columns)
-    figure = Figure(figsize=(2.5 * columns + 0.4, 2.6 * rows), layout="constrained")
+    figure = Figure(figsize=(across * columns + 0.4, down * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for ax in grid.flat[len(maps) :]:
         ax.set_visible(False)
@@ -99,6 +115,28 @@ def weights(parts: Sequence[Section], writing: Writing) -> Figure:
         ax.set_xlabel("key: looked at")
         ax.set_ylabel("query: looks")
     return figure
+
+
+def _label(name: str, writing: Writing) -> str:
+    """Return the token as a figure writes it: cut where long, and never as mathematics."""
+    text = " ".join(writing.labels.get(name, name).split())
+    if width(text) > MOST_LABEL:
+        cut = text
+        while width(cut) >= MOST_LABEL:
+            cut = cut[:-1]
+        text = f"{cut.rstrip()}…"
+    return plain_text(text)
+
+
+def _room(tokens: Sequence[str], writing: Writing) -> tuple[float, float]:
+    """Return the inches that the tokens' labels take more than a character's, beside and below."""
+    longest = max(width(_label(token, writing)) for token in tokens)
+    return (longest - 2) * COLUMN if longest > 2 else 0.0, _slant(longest)
+
+
+def _slant(longest: int) -> float:
+    """Return the inches that slanted labels take below more than level ones; 0 where level."""
+    return 0.0 if longest * COLUMN <= NUMBER else longest * COLUMN * 0.7
 
 
 def _draw_matrix(ax: Axes, matrix: Shown, writing: Writing, title: str = "") -> None:
@@ -113,8 +151,11 @@ def _draw_matrix(ax: Axes, matrix: Shown, writing: Writing, title: str = "") -> 
     ax.set_title(_formula(title or matrix.symbol), fontsize=9, weight="normal", loc="center")
     families = list(writing.families)
     for set_ticks, names in ((ax.set_xticks, matrix.columns), (ax.set_yticks, matrix.rows)):
-        labels = [writing.labels.get(name, name) for name in names]
+        labels = [_label(name, writing) for name in names]
         set_ticks(range(len(names)), labels, family=families)
+        if set_ticks == ax.set_xticks and _slant(max(map(width, labels))):
+            for tick in ax.get_xticklabels():
+                tick.set(rotation=45, ha="right", rotation_mode="anchor")
     ax.tick_params(length=0)
     ax.grid(visible=False)
     for spine in ax.spines.values():

@@ -29,9 +29,9 @@ class Numbers:
     """One walk-through's fixed numbers; row-vector convention, so a query is x W_q.
 
     x: (tokens, d_model), integers. w_q, w_k: (d_model, d_model), -1, 0 or 1. w_v, w_o: (d_model,
-    d_model), halves from -1 to 1. With h heads, head i uses columns [i d_model/h, (i+1) d_model/h)
-    of w_q, w_k and w_v. misses: printed numbers that paper arithmetic on the printed two
-    decimals would miss in the last digit (0 where the search succeeded).
+    d_model), halves from -1 to 1. In a large example w_q and w_k hold -0.5, 0 or 0.5, so that
+    scores stay readable. With h heads, head i uses columns [i d_model/h, (i+1) d_model/h) of w_q,
+    w_k and w_v.
     """
 
     x: Matrix
@@ -39,7 +39,6 @@ class Numbers:
     w_k: Matrix
     w_v: Matrix
     w_o: Matrix
-    misses: int
 
 
 def draw(tokens: Sequence[str], d_model: int, n_heads: int, causal: bool, seed: int) -> Numbers:
@@ -57,10 +56,9 @@ def draw(tokens: Sequence[str], d_model: int, n_heads: int, causal: bool, seed: 
             break
     assert best is not None
     _, x, w_q, w_k = best
-    misses = _misses_of_scores(x, w_q, w_k, n_heads, causal)
-    w_v, value_misses = _value_columns(stream, x, w_q, w_k, n_heads, causal)
-    w_o, out_misses = _out_columns(stream, x, w_q, w_k, w_v, n_heads, causal)
-    return Numbers(x, w_q, w_k, w_v, w_o, misses + value_misses + out_misses)
+    w_v = _value_columns(stream, x, w_q, w_k, n_heads, causal)
+    w_o = _out_columns(stream, x, w_q, w_k, w_v, n_heads, causal)
+    return Numbers(x, w_q, w_k, w_v, w_o)
 
 
 def _descend(
@@ -69,9 +67,11 @@ def _descend(
     """Return x, w_q and w_k from a random start, one entry changed at a time for the better."""
     names = list(dict.fromkeys(tokens))
     vectors = [[float(stream.choice((0, 1, 2))) for _ in range(d_model)] for _ in names]
+    size = _entry(len(tokens), d_model)
+    # A wider dot product has more terms: more of them are zero.
+    entries = (-size, *[0.0] * 2 * max(1, d_model // 4 - 1), size)
     w_q, w_k = (
-        [[float(stream.choice((-1, 0, 0, 1))) for _ in range(d_model)] for _ in range(d_model)]
-        for _ in range(2)
+        [[stream.choice(entries) for _ in range(d_model)] for _ in range(d_model)] for _ in range(2)
     )
     x = [vectors[names.index(token)] for token in tokens]
 
@@ -86,13 +86,22 @@ def _descend(
         matrix = stream.choice((vectors, w_q, w_k))
         row, column = stream.choice(matrix), stream.randrange(d_model)
         before = row[column]
-        row[column] = float(stream.choice((0, 1, 2) if matrix is vectors else (-1, 0, 1)))
+        if matrix is vectors:
+            row[column] = float(stream.choice((0, 1, 2)))
+        else:
+            row[column] = size * stream.choice((-1, 0, 1))
         after = cost()
         if after > now:
             row[column] = before
         else:
             now = after
     return now, x, w_q, w_k
+
+
+def _entry(n_tokens: int, d_model: int) -> float:
+    """Return the size of the entries of w_q and w_k: smaller where the search alone, which has
+    more scores to tame and less time for each, would leave powers of thousands."""
+    return 1.0 if n_tokens * d_model <= 24 else 0.5
 
 
 def product(a: Matrix, b: Matrix) -> Matrix:
@@ -200,9 +209,9 @@ def _weighted_misses(weights: Sequence[float], values: Sequence[float]) -> int:
 
 def _search_columns(
     stream: random.Random, d: int, tries: int, misses_of: Callable[[int, list[float]], int]
-) -> tuple[Matrix, int]:
+) -> Matrix:
     """Return a (d, d) matrix of halves, each column the first that misses nothing (or least)."""
-    columns, misses = [], 0
+    columns: Matrix = []
     for index in range(d):
         best: tuple[int, list[float]] | None = None
         for _ in range(tries):
@@ -217,13 +226,12 @@ def _search_columns(
         if best is None:
             best = (0, [1.0] * d)
         columns.append(best[1])
-        misses += best[0]
-    return [list(row) for row in zip(*columns, strict=True)], misses
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _value_columns(
     stream: random.Random, x: Matrix, w_q: Matrix, w_k: Matrix, n_heads: int, causal: bool
-) -> tuple[Matrix, int]:
+) -> Matrix:
     d = len(w_q)
     whole = _weights(x, w_q, w_k, 1, 0, causal)
     heads = [_weights(x, w_q, w_k, n_heads, head, causal) for head in range(n_heads)]
@@ -247,7 +255,7 @@ def _out_columns(
     w_v: Matrix,
     n_heads: int,
     causal: bool,
-) -> tuple[Matrix, int]:
+) -> Matrix:
     d = len(w_q)
     size = d // n_heads
     v = product(x, w_v)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -73,8 +74,33 @@ def sections(
 ) -> list[Section]:
     """Return the sections of the walk-through: one head, two tokens, several heads.
 
-    layer: an attention variant's class (or partial); it must form the full softmax.
+    layer: an attention variant's class (or partial); it must form the full softmax. Raises
+    ConfigError, in one line, for anything else.
     """
+    try:
+        return _sections(numbers, tokens, n_heads, causal, layer)
+    except ConfigError:
+        raise
+    # Any callable may stand here, so what it raises may be anything.
+    except Exception as error:
+        name = getattr(layer, "__name__", type(layer).__name__)
+        raise ConfigError(
+            f"walkthrough.layer: {name} cannot be walked through ({_one_line(error)}); allowed: "
+            "an attention variant's class, as variants.full_map.FullMap"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return shorten(f"{type(error).__name__}: {error}", 160, placeholder=" …")
+
+
+def _sections(
+    numbers: Numbers,
+    tokens: Sequence[str],
+    n_heads: int,
+    causal: bool,
+    layer: Callable[..., Any],
+) -> list[Section]:
     d_model = len(numbers.w_q)
     identity: Matrix = [[float(i == j) for j in range(d_model)] for i in range(d_model)]
     every = list(tokens)

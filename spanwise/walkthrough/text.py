@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Sequence
 
-from spanwise.walkthrough.numbers import Numbers
+from spanwise.walkthrough.paper import OnPaper, root, show
 from spanwise.walkthrough.steps import Section, Shown
 
-UNSEEN = "·"
 
+def page(parts: Sequence[Section], tokens: Sequence[str], on_paper: OnPaper, note: str) -> str:
+    """Return the whole walk-through as Markdown.
 
-def show(value: float | None) -> str:
-    """Return two decimals, with no minus before a zero; a dot where there is nothing to see."""
-    if value is None:
-        return UNSEEN
-    return f"{value:.2f}".replace("-0.00", "0.00") if abs(value) < 0.005 else f"{value:.2f}"
-
-
-def page(parts: Sequence[Section], tokens: Sequence[str], numbers: Numbers, note: str) -> str:
-    """Return the whole walk-through; ``note`` is a line about the figures' characters, or empty."""
+    on_paper: how far a reader with a pencil would get. note: a line about the figures'
+    characters, or empty.
+    """
     lines = [
         f"# Self-attention, walked through on: {' '.join(tokens)}",
         "",
@@ -28,19 +22,27 @@ def page(parts: Sequence[Section], tokens: Sequence[str], numbers: Numbers, note
         "same command always shows the same. What is computed comes from the attention layer that",
         "every study here uses. Two decimals are shown; exact values are in walkthrough.json.",
     ]
-    if numbers.misses:
-        lines.append(
-            f"On paper, working on from the two decimals, {numbers.misses} of the numbers below "
-            "may come out 0.01 or 0.02 apart: no example of this size without any was found."
-        )
-    else:
-        lines.append("Working on from the two decimals on paper gives the same two decimals.")
+    lines.append(_promise(on_paper))
     if note:
         lines.append(f"Note: {note}.")
     for part in parts:
         lines += ["", f"## {part.title}", ""]
         lines += {"one_head": _one_head, "two_tokens": _two_tokens}.get(part.key, _heads)(part)
     return "\n".join(lines) + "\n"
+
+
+def _promise(on_paper: OnPaper) -> str:
+    """Return what working on from the two decimals gives, as it was found."""
+    if not on_paper.misses:
+        return "Working on from the two decimals on paper gives the same two decimals."
+    differ = on_paper.misses - on_paper.undefined
+    found = [f"{differ} of the numbers below may come out apart, by at most {on_paper.worst:.2f}"]
+    if on_paper.undefined:
+        found += [f"{on_paper.undefined} do not come out, being divided by a sum printed as 0.00"]
+    return (
+        f"On paper, working on from the two decimals, {' and '.join(found[not differ :])}: no "
+        "example of this size without any was found."
+    )
 
 
 def _one_head(part: Section) -> list[str]:
@@ -81,7 +83,7 @@ def _heads(part: Section) -> list[str]:
         f"Head i takes its own {size} columns of W_q, W_k and W_v (head 1 the first {size}, and so "
         "on) and does",
         f"the same four steps in that smaller space, so the division is by √{size}"
-        f" = {_root(size)}. Then",
+        f" = {root(size)}. Then",
         "the heads' outputs stand side by side, and W_o mixes them.",
         "",
     ]
@@ -122,7 +124,7 @@ def _four_steps(part: Section, head: int, asking: int) -> list[str]:
         f"For {me}, number {first} of the query: {_dot(x, w)} = {show(get('q').values[asking][0])}",
         "",
         "Step 2, score: how well does each query fit each key? The dot product, then divided by",
-        f"√{part.head_dim} = {_root(part.head_dim)}, so that scores stay small.",
+        f"√{part.head_dim} = {root(part.head_dim)}, so that scores stay small.",
         "",
         *matrix(get("scores")),
         *matrix(get("scaled")),
@@ -135,7 +137,7 @@ def _four_steps(part: Section, head: int, asking: int) -> list[str]:
         else:
             lines += [
                 f"{me} on {key}: {_dot(query, key_rows.row(i))} = {show(score)};  "
-                f"{show(score)} / {_root(part.head_dim)} = {show(scaled)}"
+                f"{show(score)} / {root(part.head_dim)} = {show(scaled)}"
             ]
     powers, total = get("powers").row(asking), get("sum").row(asking)[0]
     weights = get("weights").row(asking)
@@ -184,11 +186,6 @@ def width(text: str) -> int:
 
 def _right(text: str, columns: int) -> str:
     return " " * (columns - width(text)) + text
-
-
-def _root(size: int) -> str:
-    root = math.sqrt(size)
-    return str(int(root)) if root == int(root) else f"{root:.4f}"
 
 
 def _vector(values: Sequence[float]) -> str:

@@ -11,12 +11,13 @@ import pytest
 
 from spanwise.errors import ConfigError
 from spanwise.fonts import writing
-from spanwise.walkthrough import check, walk
+from spanwise.walkthrough import check, run, walk
 from variants.full import Full
 from variants.full_map import FullMap
 
 STEPS = ("q", "k", "v", "scores", "scaled", "powers", "sum", "weights", "output")
 DEFAULTS = {"tokens": list("猫追狗"), "d_model": 4, "n_heads": 2, "causal": False, "seed": 10}
+ALONE = {**DEFAULTS, "tokens": ["alone"], "n_heads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +216,36 @@ def test_bad_settings_are_one_clear_line(change, message):
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         check({**DEFAULTS, "layer": "x", **change})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "os.getcwd",
+        "variants.gru.GRU",
+        "collections.OrderedDict",
+        "torch.nn.Linear",
+        "spanwise.walkthrough.KEYS",
+        "no.such",
+        "word",
+    ],
+)
+def test_whatever_else_is_named_as_the_layer_is_one_clear_line(tmp_path, layer):
+    config = {"walkthrough": {**ALONE, "layer": layer}, "results": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"^walkthrough\.layer: .*; allowed: ") as caught:
+        run(config, {})
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_broken_layers_own_words_are_kept_to_one_line(tmp_path):
+    class Broken(FullMap):
+        def attention_weights(self, x_BLM):
+            raise RuntimeError("first line\n" * 50)
+
+    with pytest.raises(
+        ConfigError, match=r"Broken cannot be walked through .*first line"
+    ) as caught:
+        walk(tmp_path, layer=Broken, plots=False, **ALONE)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 320
