@@ -1,7 +1,7 @@
 """Other people's local attention beside ours, as ratios in one run: python -m benchmarks.peers
 
     python -m benchmarks.peers                              windows of 256 at 1,024 to 16,384 tokens
-    python -m benchmarks.peers --lengths 8192 --write       one length, and keep the table
+    python -m benchmarks.peers --lengths 8192 --write       one length, into the table that is kept
 
 Each peer is measured in its own setting, and ours beside it with as many keys per query:
 ``causal``, q, k, v to out; and ``layer``, both ways, with the four projections. At each length all
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from typing import Any
 import psutil
 import torch
 
-from benchmarks.attention import Help, numbers, show, timed, write
+from benchmarks.attention import OUT, Help, numbers, show, timed, write
 from spanwise import influence
 from spanwise.cost import memory_row
 from spanwise.operations import Operations
@@ -43,8 +44,6 @@ from variants.windowed import Windowed
 
 OURS, PROJECTIONS = "spanwise", "projections alone"
 PHASES = ("forward", "train")
-KEYS_SECONDS = 20.0
-"""Keys are not counted where that would take longer."""
 
 
 class Projections(AttentionVariant):
@@ -126,7 +125,7 @@ def measure(name: str, length: int, options: argparse.Namespace) -> list[dict[st
         }
         for phase in PHASES:
             row |= columns(contender, phase, one, timing, calibration)
-        quick = 78 * row.get("forward_ms", torch.inf) < 1e3 * KEYS_SECONDS
+        quick = 78 * row.get("forward_ms", torch.inf) < 1e3 * options.keys_seconds
         if contender != PROJECTIONS and quick:
             row["keys_measured"] = round(counted(one.work, scope, length, options), 2)
         row |= {
@@ -291,7 +290,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each setting and length")
     parser.add_argument("--memory-gib", type=float, default=6.0, help="for one pass")
     parser.add_argument("--longest", type=float, default=5.0, help="seconds of a pass to be timed")
-    parser.add_argument("--write", nargs="?", const="peers", help="keep the tables, so named")
+    parser.add_argument("--keys-seconds", type=float, default=20.0, help="to count keys, at most")
+    parser.add_argument("--write", nargs="?", const="peers", help="keep the table, so named")
     options = parser.parse_args(arguments)
     options.device, options.dtype = "cpu", "float32"
     unknown = set(options.settings.split(",")) - set(settings(2))
@@ -301,15 +301,27 @@ def main(arguments: list[str] | None = None) -> None:
         )
     if options.threads:
         torch.set_num_threads(options.threads)
-    rows = []
+    command = " ".join(["python -m benchmarks.peers", *(arguments or sys.argv[1:])])
+    rows: list[dict[str, Any]] = []
     for name in options.settings.split(","):
         for length in options.lengths:
-            rows += measure(name, length, options)
-            show(rows[-len(settings(2)[name][2]) :], f"{name}, {length:,} tokens")
+            measured = measure(name, length, options)
+            show(measured, f"{name}, {length:,} tokens")
+            rows += measured
+            if options.write:  # at once: the next length may take long, or be stopped
+                write(options.write, with_earlier(options.write, rows), command)
     print(*verdicts(rows), sep="\n")
-    if options.write:
-        command = " ".join(["python -m benchmarks.peers", *(arguments or sys.argv[1:])])
-        write(options.write, rows, command)
+
+
+def with_earlier(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows, and those of a table kept before that are of another setting or length."""
+    fresh = {(row["setting"], str(row["length"])) for row in rows}
+    table = OUT / f"{name}.csv"
+    earlier: list[dict[str, Any]] = []
+    if table.exists():
+        with table.open(newline="", encoding="utf-8") as file:
+            earlier = [r for r in csv.DictReader(file) if (r["setting"], r["length"]) not in fresh]
+    return sorted([*earlier, *rows], key=lambda row: (row["setting"], int(row["length"])))
 
 
 if __name__ == "__main__":

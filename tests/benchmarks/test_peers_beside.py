@@ -19,6 +19,7 @@ def options():
         seconds=0.01,
         memory_gib=4.0,
         longest=5.0,
+        keys_seconds=20.0,
         device="cpu",
         dtype="float32",
     )
@@ -70,6 +71,20 @@ def test_the_limit_of_memory_ends_with_the_passes():
     with peers.memory_limit(0.05), pytest.raises(RuntimeError, match="allocate"):
         torch.ones(2**28)
     torch.ones(2**26)
+
+
+def test_a_length_measured_again_takes_the_place_of_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "OUT", tmp_path)
+    (tmp_path / "kept.csv").write_text(
+        "setting,length,contender\ncausal,8192,old\ncausal,16384,far\nlayer,1024,other\n"
+    )
+    rows = [{"setting": "causal", "length": 8192, "contender": "new"}]
+    found = [
+        (row["setting"], int(row["length"]), row["contender"])
+        for row in peers.with_earlier("kept", rows)
+    ]
+    assert found == [("causal", 8192, "new"), ("causal", 16384, "far"), ("layer", 1024, "other")]
+    assert peers.with_earlier("none", rows) == rows
 
 
 def test_a_peer_that_wins_is_named():
