@@ -46,8 +46,12 @@ def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
         check_settings(**config["train"], dtype=config["dtype"] if trained else "float32")
         check_arguments(measure, config["cost"], "cost")
         check_settings_of_cost(**config["cost"])
-        for name, (function, options) in probes.named(config["probes"]).items():
-            check_arguments(function, options, f"probes.{name}")
+        found = probes.named(config["probes"])
+        if measured == "probe" and not found:
+            return (
+                "probes: found none, but measure=probe needs some; allowed: one or more, as "
+                "probes=scores or probes=[path,scores] (action=list shows them)"
+            )
         check_own_arguments(config["variant"], "variant")
         build_factory(config)
         group = "task"
@@ -56,6 +60,9 @@ def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
         if name not in tasks:
             # A task may read megabytes, and cells of a sweep share it.
             tasks[name] = build_task(config)
+        known = {**config["task"], "vocab_size": getattr(tasks[name], "vocab_size", None)}
+        for probe, (function, options) in found.items():
+            check_arguments(function, options, f"probes.{probe}", known)
         group = "model"
         check_types(Model.__init__, config["model"], "model")
         parts = build(config, tasks[name])

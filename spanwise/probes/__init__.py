@@ -7,12 +7,15 @@ or picks ready ones of configs/probes/: ``probes=[heads,lengths]``. A probe is a
 
 that looks at a model, trained (``measure=accuracy``) or as it starts (``measure=probe``), and
 returns columns for the cell's row and a table for its details. It runs inside the cell, with the
-cell's limits, and its options are part of the cell's key. Anyone's function will do.
+cell's limits, and its options are part of the cell's key. Anyone's function will do. Its
+annotations say what an option may be, before anything starts: ``Annotated[int, AtLeast(1)]``
+(``spanwise.arguments``).
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,9 +73,31 @@ def named(probes: Any) -> dict[str, tuple[Callable[..., Found], dict[str, Any]]]
             raise ConfigError(
                 f"probes.{name}._target_: no function {target!r} ({error})"
             ) from error
+        if wrong := _no_probe(made):
+            raise ConfigError(
+                f"probes.{name}._target_: {target} {wrong}; allowed: a function "
+                "(subject, *, option=...) that returns a spanwise.probes.Found"
+            )
         options = {k: v for k, v in settings.items() if k != "_target_"}
         found[str(name)] = (made, options)
     return found
+
+
+def _no_probe(made: Any) -> str:
+    """Return why ``made`` cannot be called as a probe, or an empty text."""
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):
+        return "is no function whose parameters are known"
+    positional, *others = signature.parameters.values() or (None,)
+    if (
+        positional is None
+        or positional.kind not in (positional.POSITIONAL_ONLY, positional.POSITIONAL_OR_KEYWORD)
+        or any(one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD) for one in others)
+    ):
+        names = ", ".join(str(one).partition(":")[0] for one in signature.parameters.values())
+        return f"takes ({names})"
+    return ""
 
 
 def run(subject: Subject) -> tuple[dict[str, Any], dict[str, Any]]:

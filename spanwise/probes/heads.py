@@ -9,11 +9,12 @@ Shape suffixes: B batch, L sequence length, H heads.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from spanwise.arguments import AtLeast
 from spanwise.errors import ConfigError
 from spanwise.probes import Found, Subject
 from spanwise.statistics import mean_interval
@@ -21,7 +22,12 @@ from tasks.interface import Batch
 
 
 @torch.no_grad()
-def heads(subject: Subject, *, sequences: int = 128, batch: int = 32) -> Found:
+def heads(
+    subject: Subject,
+    *,
+    sequences: Annotated[int, AtLeast(1)] = 128,
+    batch: Annotated[int, AtLeast(1)] = 32,
+) -> Found:
     """Measure what each head looks at, over the first ``sequences`` of the test set.
 
     The table has a row a layer and head: distance (mean number of positions looked away),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from spanwise.arguments import AtLeast, NotEmpty
 from spanwise.errors import ConfigError
 from spanwise.probes import Found, Subject
 from spanwise.statistics import wilson
@@ -13,8 +14,8 @@ from spanwise.statistics import wilson
 def lengths(
     subject: Subject,
     *,
-    at: Sequence[int],
-    batch: int = 32,
+    at: Annotated[Sequence[Annotated[int, AtLeast(1)]], NotEmpty()],
+    batch: Annotated[int, AtLeast(1)] = 32,
     task: dict[str, Any] | None = None,
 ) -> Found:
     """Test the model at each length of ``at``, on the cell's task made that long.

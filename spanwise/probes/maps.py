@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
+from spanwise.arguments import AtLeast, Below, NotEmpty
 from spanwise.errors import ConfigError
 from spanwise.probes import Found, Subject
 from spanwise.probes.heads import attention_maps, part_of
@@ -14,7 +17,13 @@ LONGEST = 128
 
 
 @torch.no_grad()
-def maps(subject: Subject, *, sequence: int = 0, tokens: list[int] | None = None) -> Found:
+def maps(
+    subject: Subject,
+    *,
+    sequence: Annotated[int, AtLeast(0), Below("test_size")] = 0,
+    tokens: Annotated[list[Annotated[int, AtLeast(0), Below("vocab_size")]], NotEmpty()]
+    | None = None,
+) -> Found:
     """Keep every head's map on one input: a sequence of the test set, or token ids of one's own.
 
     The table has the input as ``tokens`` (texts), and ``layers``: for each layer, for each head,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from typing import Annotated
 
 import torch
 
+from spanwise.arguments import AtLeast
 from spanwise.probes import Found, Subject
 from spanwise.seeds import torch_generator
 
 
 @torch.no_grad()
-def permutation(subject: Subject, *, sequences: int = 8) -> Found:
+def permutation(subject: Subject, *, sequences: Annotated[int, AtLeast(1)] = 8) -> Found:
     """Measure how far the model is from equivariance: f(permuted x) against permuted f(x).
 
     Column permutation_error: the largest difference over the largest output, in float64, over

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from spanwise.arguments import AtLeast, NotEmpty
 from spanwise.errors import ConfigError
 from spanwise.model import build_layer
 from spanwise.probes import Found, Subject
@@ -14,7 +15,9 @@ from spanwise.seeds import torch_generator
 
 
 @torch.no_grad()
-def path(subject: Subject, *, at: Sequence[int]) -> Found:
+def path(
+    subject: Subject, *, at: Annotated[Sequence[Annotated[int, AtLeast(2)]], NotEmpty()]
+) -> Found:
     """Count the steps from the first position to the last, for sequences of each length ``at``.
 
     One step is what one layer does at once (``Variant.step``): for attention the whole layer, for

@@ -6,10 +6,11 @@ Shape suffixes: R rows (queries), K keys, D head_dim.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from spanwise.arguments import AtLeast
 from spanwise.errors import ConfigError
 from spanwise.model import build_layer
 from spanwise.probes import Found, Subject
@@ -19,7 +20,12 @@ SATURATED = 0.99
 """A row whose largest weight is above this counts as saturated."""
 
 
-def scores(subject: Subject, *, keys: int = 64, rows: int = 4096) -> Found:
+def scores(
+    subject: Subject,
+    *,
+    keys: Annotated[int, AtLeast(2)] = 64,
+    rows: Annotated[int, AtLeast(1)] = 4096,
+) -> Found:
     """Measure the variant's softmax on standard normal queries, keys and values.
 
     keys: keys a query sees. rows: queries, to the next multiple of ``keys``. The gradients are of

@@ -192,6 +192,24 @@ measure=cost cost.least=0 -> cost.least
 measure=cost cost.most=x -> cost.most|whole number
 measure=cost cost.memory=perhaps -> cost.memory|true or false
 measure=cost cost.scop=op -> cost.scop|Did you mean 'scope'
+# probes
+measure=probe -> probes: found none|measure=probe needs some|probes=scores
+measure=probe probes=scores probes.scores.rows=0 -> probes.scores.rows: found 0|of at least 1
+measure=probe probes=scores probes.scores.keys=1 -> probes.scores.keys|of at least 2
+probes=heads probes.heads.sequences=-1 -> probes.heads.sequences|a whole number of at least 1
+probes=heads probes.heads.batch=0 -> probes.heads.batch: found 0
+probes=permutation probes.permutation.sequences=0 -> probes.permutation.sequences|at least 1
+measure=probe probes=path 'probes.path.at=[0]' -> at: found [0]|whole numbers of at least 2
+measure=probe probes=path 'probes.path.at=[]' -> probes.path.at|a list of one or more
+measure=probe probes=path '~probes.path.at' -> probes.path.at: a value is needed|a list
+probes=lengths 'probes.lengths.at=[-3]' -> probes.lengths.at|whole numbers of at least 1
+probes=lengths probes.lengths.task=3 -> probes.lengths.task|a table of settings or null
+probes=maps probes.maps.sequence=-1 -> probes.maps.sequence|from 0 to 999
+probes=maps probes.maps.sequence=9999 -> probes.maps.sequence|from 0 to 999
+probes=maps 'probes.maps.tokens=[]' -> probes.maps.tokens|one or more whole numbers|or null
+probes=maps 'probes.maps.tokens=[9999]' -> probes.maps.tokens|from 0 to
++probes.mine._target_=os.getcwd -> probes.mine._target_: os.getcwd takes ()|(subject, *, option=...)
++probes.mine._target_=math.pi -> probes.mine._target_: math.pi is no function
 # how it is written
 length -> length
 =3 -> error
@@ -222,7 +240,7 @@ threads=100000 -> threads|allowed: up to
 measure=accuracy cost.scope=layr -> cost.scope|Did you mean 'layer'
 measure=accuracy cost.batch=0 -> cost.batch
 measure=cost train.steps=-1 -> train.steps
-train.betas=3 -> train.betas|a list of a number
+train.betas=3 -> train.betas|a list of numbers
 hydra/launcher=workers hydra.launcher.jobs=2 -> hydra.launcher.jobs
 """
 

@@ -243,3 +243,20 @@ def test_bad_options_are_named(call, message):
 def test_a_probe_that_is_none_is_named(wrong):
     with pytest.raises(ConfigError, match="probes"):
         probes.named(wrong)
+
+
+class Callable:
+    def __call__(self, subject, *, option=1):
+        return probes.Found()
+
+
+def loose(subject, option=1):
+    return probes.Found()
+
+
+def test_a_probe_is_known_by_its_parameters(monkeypatch):
+    monkeypatch.setattr(probes, "mine", Callable(), raising=False)
+    monkeypatch.setattr(probes, "loose", loose, raising=False)
+    assert "mine" in probes.named({"mine": {"_target_": "spanwise.probes.mine"}})
+    with pytest.raises(ConfigError, match=r"probes.a._target_: .*loose takes \(subject, option"):
+        probes.named({"a": {"_target_": "spanwise.probes.loose"}})
