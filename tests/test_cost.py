@@ -319,7 +319,8 @@ def test_every_shipped_config_names_keywords_of_measure() -> None:
     [
         (FullMap, 2.0, (1024, 2048)),
         (Full, 1.0, (1024, 2048)),
-        (partial(Windowed, window=32), 1.0, (1024, 2048)),
+        # A slice of the blocks kernel may always take 1.5 MiB: as much as q at 1,024.
+        (partial(Windowed, window=32), 1.0, (2048, 4096)),
     ],
 )
 def test_memory_grows_as_the_variant_promises(
