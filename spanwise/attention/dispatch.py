@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -36,11 +37,13 @@ def rule_attention(
     0. scale: 1/sqrt(D) unless given. A query that may see no key outputs exactly 0 and passes no
     gradient. kernel: "dense" (the whole map, the oracle), "fused" (torch's own with a dense mask),
     "blocks" (CPU, trains, memory linear in what is seen), "flex" (CUDA; compiled), "auto" (the
-    fastest exact one here).
+    fastest exact one here). What is hidden counts for nothing as long as it is finite: NaN and
+    infinity spread from padding and later keys too, since they are multiplied with a weight of 0.
 
-    Raises ConfigError (a ValueError) where shapes or names do not fit.
+    Raises ConfigError (a ValueError) where shapes, types or names do not fit.
     """
     _check(q, k, v, lengths, kernel)
+    _check_rule(sees, causal, scale)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     length = q.shape[2]
     if lengths is not None:
@@ -84,6 +87,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str)
             "rule_attention needs q, k of one shape (B, H, L, D) and v (B, H, L, Dv), got "
             f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
+    if 0 in q.shape[2:] or not (q.is_floating_point() and v.is_floating_point()):
+        raise ConfigError(
+            "q, k and v must be of floating point, with at least one position and one dimension, "
+            f"got {q.dtype} and {v.dtype} of {tuple(q.shape)}"
+        )
+    if q.dtype != k.dtype:
+        raise ConfigError(f"q and k must be of one type, got {q.dtype} and {k.dtype}")
+    if lengths is not None and not isinstance(lengths, Tensor):
+        raise ConfigError(f"lengths must be an int64 tensor, got {type(lengths).__name__}")
     if lengths is not None and (
         lengths.shape != (q.shape[0],) or lengths.dtype not in (torch.int64, torch.int32)
     ):
@@ -91,3 +103,21 @@ def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str)
             f"lengths must be int64 of shape ({q.shape[0]},), got {lengths.dtype} of "
             f"{tuple(lengths.shape)}"
         )
+    # On another device looking would wait for it.
+    if (
+        lengths is not None
+        and lengths.device.type == "cpu"
+        and bool((lengths < 0).any() or (lengths > q.shape[2]).any())
+    ):
+        raise ConfigError(f"lengths must be from 0 to {q.shape[2]}, got {lengths.tolist()}")
+
+
+def _check_rule(sees: Rule | None, causal: bool, scale: float | None) -> None:
+    if sees is not None and not callable(sees):
+        raise ConfigError(
+            f"sees must be a function of query and key positions or None, got {type(sees).__name__}"
+        )
+    if not isinstance(causal, bool):
+        raise ConfigError(f"causal must be True or False, got {causal!r}")
+    if scale is not None and not (isinstance(scale, Real) and math.isfinite(scale)):
+        raise ConfigError(f"scale must be a finite number or None, got {scale!r}")

@@ -229,12 +229,34 @@ def test_the_mask_is_rows_of_queries_and_columns_of_keys():
         ({"kernel": "block"}, "Did you mean 'blocks'"),
         ({"lengths": torch.tensor([3])}, "lengths must be int64 of shape"),
         ({"lengths": torch.tensor([3.0, 4.0])}, "lengths must be int64"),
+        ({"lengths": [3, 4]}, "lengths must be an int64 tensor, got list"),
+        ({"lengths": torch.tensor([-1, 4])}, "lengths must be from 0 to 8"),
+        ({"lengths": torch.tensor([9, 4])}, "lengths must be from 0 to 8"),
+        ({"scale": float("nan")}, "scale must be a finite number"),
+        ({"scale": "a"}, "scale must be a finite number"),
+        ({"causal": "no"}, "causal must be True or False"),
+        ({"sees": "window"}, "sees must be a function"),
     ],
 )
 def test_bad_arguments_are_one_line(change, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        rule_attention(*inputs(8, batch=2), None, **change)
+        rule_attention(*inputs(8, batch=2), **{"sees": None, **change})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "types", "message"),
+    [
+        ((1, 2, 0, 4), (torch.float32,) * 3, "at least one position"),
+        ((1, 2, 4, 0), (torch.float32,) * 3, "one dimension"),
+        ((1, 2, 4, 4), (torch.int64,) * 3, "floating point"),
+        ((1, 2, 4, 4), (torch.float32, torch.float16, torch.float16), "of one type"),
+    ],
+)
+@pytest.mark.parametrize("kernel", ["auto", "dense", "blocks"])
+def test_bad_inputs_are_one_line(shape, types, message, kernel):
+    with pytest.raises(ConfigError, match=message):
+        rule_attention(*(torch.zeros(shape, dtype=t) for t in types), None, kernel=kernel)
 
 
 def test_the_same_bits_twice():
