@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from spanwise.attention.group import UNSEEN, Call, Group, Strided
 from spanwise.attention.groups import all_written, groups, queries_of
+from spanwise.attention.mixed import autocast_off
 from spanwise.attention.plan import Array, Plan
 from spanwise.attention.products import Part, attend, differentiate, runs
 from spanwise.attention.slices import slice_bytes, slice_of_fused, slice_of_products
@@ -73,7 +74,8 @@ class _Blocks(torch.autograd.Function):
         if lengths is not None:  # what lies in the padding passes no gradient
             grad = grad.masked_fill(_padding(grad, lengths), 0.0)
         tensors = _fold(lengths, grad, q, k, v, out, log_sum)
-        gradients = _gradients(tensors, ctx.plan, lengths, ctx.scale)
+        with autocast_off("cpu"):  # as it was forward
+            gradients = _gradients(tensors, ctx.plan, lengths, ctx.scale)
         return (*(x.view(q.shape) for x in gradients), None, None, None)
 
 

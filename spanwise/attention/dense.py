@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spanwise.attention.expression import Rule
+from spanwise.attention.defined import check_defined
+from spanwise.attention.expression import Rule, Unsupported, trace
+from spanwise.attention.given import check_rule, whole
+from spanwise.attention.pairwise import on_tensors
 
 
 def dense_mask(
@@ -14,17 +17,27 @@ def dense_mask(
     """Return the rule as a bool tensor (length, length): row = query, column = key.
 
     sees: a rule on positions, called with int64 tensors of shapes (length, 1) and (1, length);
-    None sees everything. causal: drop keys after the query as well.
+    None sees everything. causal: drop keys after the query as well. Raises ConfigError for a
+    length below 1, and for a rule that has no truth value for some pair.
     """
+    check_rule(sees, causal)
+    length = whole("length", length)
     position = torch.arange(length, device=device)
     q, k = position[:, None], position[None, :]
-    seen = True if sees is None else sees(q, k)
-    if not isinstance(seen, Tensor):
-        seen = torch.tensor(seen, device=device)
-    if seen.dtype != torch.bool:
-        raise ValueError(f"a rule must return truth values, got a tensor of {seen.dtype}")
-    seen = seen.expand(length, length)
+    if sees is None:
+        seen = torch.ones(length, length, dtype=torch.bool, device=device)
+    else:
+        seen = on_tensors(sees, q, k, _why_untraceable(sees, length))
     return seen & (k <= q) if causal else seen.clone()
+
+
+def _why_untraceable(sees: Rule, length: int) -> Unsupported | None:
+    """Return None for a rule that can be traced, and that is then defined for every pair."""
+    try:
+        check_defined(trace(sees), length)
+    except Unsupported as reason:
+        return reason
+    return None
 
 
 def dense_attention(

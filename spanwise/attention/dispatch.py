@@ -14,6 +14,8 @@ from spanwise.attention.dense import dense_attention
 from spanwise.attention.expression import Rule
 from spanwise.attention.flex import flex_attention
 from spanwise.attention.fused import fused_attention
+from spanwise.attention.given import check_rule
+from spanwise.attention.mixed import autocast_is_on, autocast_off, cast
 from spanwise.errors import ConfigError, nearest
 
 KERNELS = ("auto", "dense", "fused", "blocks", "flex")
@@ -39,13 +41,23 @@ def rule_attention(
     "blocks" (CPU, trains, memory linear in what is seen), "flex" (CUDA; compiled), "auto" (the
     fastest exact one here). What is hidden counts for nothing as long as it is finite: NaN and
     infinity spread from padding and later keys too, since they are multiplied with a weight of 0.
+    Under torch.autocast inputs are cast and the output is of autocast's type in every kernel, as
+    torch's scaled_dot_product_attention has it: float64 stays as it is.
 
-    Raises ConfigError (a ValueError) where shapes, types or names do not fit.
+    Raises ConfigError (a ValueError) where shapes, types or names do not fit, and where the rule
+    has no truth value for some pair of positions.
     """
+    check_rule(sees, causal)
+    if scale is not None and not (isinstance(scale, Real) and math.isfinite(scale)):
+        raise ConfigError(f"scale must be a finite number or None, got {scale!r}")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise ConfigError(f"{name} must be a tensor (B, H, L, D), got {type(x).__name__}")
+    if autocast_is_on(q.device.type):
+        with autocast_off(q.device.type):
+            return rule_attention(*cast(q, k, v), sees, causal, lengths, scale, kernel)
     _check(q, k, v, lengths, kernel)
-    _check_rule(sees, causal, scale)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    length = q.shape[2]
     if lengths is not None:
         lengths = lengths.to(q.device)
     if kernel == "auto":
@@ -60,7 +72,7 @@ def rule_attention(
         raise ConfigError(
             f"kernel='blocks' runs on the CPU, not on {q.device}; use 'flex' or 'auto'"
         )
-    choice = choose(sees, length, causal, q.shape[0] * q.shape[1], q.shape[3])
+    choice = choose(sees, q.shape[2], causal, q.shape[0] * q.shape[1], q.shape[3])
     return blocks_attention(q, k, v, (choice.forward, choice.backward), lengths, scale)
 
 
@@ -110,14 +122,3 @@ def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str)
         and bool((lengths < 0).any() or (lengths > q.shape[2]).any())
     ):
         raise ConfigError(f"lengths must be from 0 to {q.shape[2]}, got {lengths.tolist()}")
-
-
-def _check_rule(sees: Rule | None, causal: bool, scale: float | None) -> None:
-    if sees is not None and not callable(sees):
-        raise ConfigError(
-            f"sees must be a function of query and key positions or None, got {type(sees).__name__}"
-        )
-    if not isinstance(causal, bool):
-        raise ConfigError(f"causal must be True or False, got {causal!r}")
-    if scale is not None and not (isinstance(scale, Real) and math.isfinite(scale)):
-        raise ConfigError(f"scale must be a finite number or None, got {scale!r}")

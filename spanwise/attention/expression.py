@@ -7,6 +7,7 @@ keyed by: two rules share a plan only if they are the same arithmetic with the s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import operator
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from spanwise.errors import ConfigError
 
 Rule = Callable[[Any, Any], Any]
 
@@ -38,6 +41,10 @@ class Unsupported(TypeError):
     """The rule does something that symbolic positions cannot record."""
 
 
+class Branch(Unsupported):
+    """The rule asks Python for one answer, which tensors of positions do not have either."""
+
+
 class Expression:
     """One node of a rule: an operation on other nodes, a position, a constant or a lookup.
 
@@ -47,7 +54,6 @@ class Expression:
 
     __slots__ = ("args", "boolean", "key", "op", "value")
     __array_ufunc__ = None  # numpy scalars leave the operation to us
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -62,7 +68,16 @@ class Expression:
         self.key: str = text if text is not None else f"{op}({','.join(a.key for a in args)})"
 
     def __bool__(self) -> bool:
-        raise Unsupported("a rule cannot branch on positions; use & | ~ for and, or, not")
+        raise Branch(
+            "a rule cannot branch on positions (and, or, not, if, in, max, a < x < b): write & | ~ "
+            "with each comparison in brackets, as in (0 <= q - k) & (q - k < 8)"
+        )
+
+    def __hash__(self) -> int:
+        raise Branch(
+            "a rule cannot look a position up in a set or a dict: write (k == 0) | (k == 5), or "
+            "lookup(values, k)"
+        )
 
     def __index__(self) -> int:
         raise Unsupported("a position is not an index; use lookup(values, x)")
@@ -91,6 +106,8 @@ def constant(value: Any) -> Expression:
     if isinstance(value, bool | np.bool_):
         return Expression("const", value=bool(value), boolean=True, text=str(bool(value)))
     if isinstance(value, int | np.integer):
+        if not -(2**63) <= value < 2**63:
+            raise Unsupported(f"a rule's constants have 64 bits, found {value}")
         return Expression("const", value=int(value), text=str(int(value)))
     raise Unsupported(f"a rule's constants are whole numbers, not {type(value).__name__}")
 
@@ -143,20 +160,18 @@ CAUSAL = Expression("<=", (KEY, QUERY), boolean=True)
 EVERYTHING = constant(True)
 
 
-def lookup(values: Tensor, x: Any) -> Any:
+def lookup(values: Any, x: Any) -> Any:
     """Return ``values[x]``: any per-position whole number or flag, for use inside a rule.
 
-    values: 1-D integer or bool tensor (a document number, a global flag...), one entry for every
-    position that ``x`` can take. x: what a rule computes from its positions. On tensors this is
-    plain indexing; on an interval of positions it becomes the least and the greatest value there.
+    values: 1-D integer or bool tensor, array or list (a document number, a global flag...), one
+    entry for every position that ``x`` can take; negative ``x`` counts from the end. x: what a
+    rule computes from its positions. On tensors this is plain indexing; on an interval of positions
+    it becomes the least and the greatest value there.
+
+    Raises ConfigError for any other table or index. An index beyond the table, for any pair of
+    positions, is refused when the rule is planned or evaluated.
     """
-    if isinstance(values, np.ndarray | list | tuple):
-        values = torch.as_tensor(values)
-    if values.dim() != 1 or values.numel() == 0 or values.is_floating_point():
-        raise ValueError(
-            f"lookup needs a 1-D integer or bool tensor, got {values.dtype} of shape "
-            f"{tuple(values.shape)}"
-        )
+    values = _table(values)
     if isinstance(x, Expression):
         if x.boolean:
             raise Unsupported("lookup needs a whole number as its index")
@@ -165,7 +180,44 @@ def lookup(values: Tensor, x: Any) -> Any:
         flags = values.dtype == torch.bool
         text = f"lookup({digest},{values.dtype},{values.numel()},{x.key})"
         return Expression("lookup", (x,), flat, boolean=flags, text=text)
-    return values.to(x.device)[x]
+    index = x if isinstance(x, Tensor) else _whole(x)
+    if index is None or index.dtype == torch.bool or index.is_floating_point():
+        found = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else repr(x)
+        raise ConfigError(f"lookup(values, x) needs whole numbers as x, got {found}")
+    try:
+        found = values.to(index.device)[index.long()]
+    except IndexError:
+        raise ConfigError(
+            f"lookup(values, x): x runs from {int(index.min())} to {int(index.max())}, but values "
+            f"has {len(values)} entries; allowed: 0 to {len(values) - 1}, and from the end -1 to "
+            f"-{len(values)}"
+        ) from None
+    return found if isinstance(x, Tensor) else found.item()
+
+
+def _whole(x: Any) -> Tensor | None:
+    return (
+        torch.tensor(int(x))
+        if isinstance(x, int | np.integer) and not isinstance(x, bool)
+        else None
+    )
+
+
+def _table(values: Any) -> Tensor:
+    found = values if isinstance(values, Tensor) else None
+    if isinstance(values, np.ndarray | list | tuple):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            found = torch.as_tensor(values)
+    if found is None:
+        raise ConfigError(
+            f"lookup needs a 1-D integer or bool tensor, got a {type(values).__name__}"
+        )
+    if found.dim() != 1 or found.numel() == 0 or found.is_floating_point() or found.is_complex():
+        raise ConfigError(
+            f"lookup needs a 1-D integer or bool tensor, got {found.dtype} of shape "
+            f"{tuple(found.shape)}"
+        )
+    return found
 
 
 def trace(sees: Rule | None) -> Expression:
@@ -173,18 +225,38 @@ def trace(sees: Rule | None) -> Expression:
 
     Raises Unsupported where the rule does what symbolic positions cannot record (a branch, a float,
     an operation of torch or math): such a rule can still be evaluated on tensors, pair by pair.
+    Raises ConfigError where it returns numbers.
     """
     if sees is None:
         return EVERYTHING
     try:
         node = constant(sees(QUERY, KEY))
-    except Unsupported:
+    except (Unsupported, ConfigError):
         raise
     except Exception as error:
         raise Unsupported(f"{type(error).__name__}: {error}") from error
     if not node.boolean:
-        raise ValueError(f"a rule must return truth values, got the number {node.key}")
+        raise ConfigError(f"a rule must return truth values, got the number {spoken(node)}")
     return node
+
+
+def positions_in(node: Expression) -> set[str]:
+    """Return which of the two positions the node depends on: "q", "k", both or none."""
+    if node.op in ("q", "k"):
+        return {node.op}
+    return set().union(*(positions_in(a) for a in node.args))
+
+
+def spoken(node: Expression, inside: bool = False) -> str:
+    """Return the node as a rule is written, tables as ``values``, for messages."""
+    if node.op in ("lookup", "abs"):
+        (x,) = (spoken(a) for a in node.args)
+        return f"lookup(values, {x})" if node.op == "lookup" else f"abs({x})"
+    if not node.args:
+        return node.key
+    parts = [spoken(a, inside=True) for a in node.args]
+    text = f"{parts[0]} {node.op} {parts[1]}" if len(parts) == 2 else f"{node.op}{parts[0]}"
+    return f"({text})" if inside else text
 
 
 def freeze(node: Expression) -> Expression:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spanwise.attention.expression import Expression, Unsupported
+from spanwise.attention.expression import Expression
 
 Array = NDArray[Any]
 _NONE, _ALL = np.uint64(1), np.uint64(2)
@@ -196,13 +196,16 @@ def _arithmetic(node: Expression, args: list[Numbers]) -> Numbers:
         return Numbers(a.low - b.high, a.high - b.low, shift)
     if node.op == "*":
         return Numbers(*_hull([x * y for x in (a.low, a.high) for y in (b.low, b.high)]), shift)
-    if np.any((b.low <= 0) & (b.high >= 0)):
-        raise Unsupported("a rule divides by something that may be zero")
-    quotients = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+    # A divisor is 0 nowhere (defined.py), though its interval may hold 0.
+    crosses = (b.low <= 0) & (b.high >= 0)
+    ends = [np.where(crosses, 1, y) for y in (b.low, b.high)]
+    quotients = [x // y for x in (a.low, a.high) for y in ends]
     if node.op == "//":
-        return Numbers(*_hull(quotients), shift)
+        low, high = _hull(quotients)
+        most = np.maximum(np.abs(a.low), np.abs(a.high))  # divided by 1 or -1
+        return Numbers(np.where(crosses, -most, low), np.where(crosses, most, high), shift)
     if fixed is None:
-        low, high = np.where(b.low > 0, 0, b.low + 1), np.where(b.low > 0, b.high - 1, 0)
+        low, high = np.minimum(b.low + 1, 0), np.maximum(b.high - 1, 0)
     else:
         same_turn = quotients[0] == quotients[2]
         low = np.where(same_turn, a.low % fixed, min(0, fixed + 1))

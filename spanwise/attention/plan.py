@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spanwise.attention.defined import check_defined
 from spanwise.attention.expression import (
     CAUSAL,
     Expression,
@@ -28,6 +29,8 @@ from spanwise.attention.expression import (
     freeze,
     trace,
 )
+from spanwise.attention.given import check_rule, whole
+from spanwise.attention.pairwise import name_of, on_tensors
 from spanwise.attention.tiles import (
     PAIRS_AT_ONCE,
     evaluate_tiles,
@@ -180,9 +183,12 @@ def plan(sees: Rule | None, length: int, causal: bool = True, tile: int = 128) -
     tile: positions on a side of a tile. Plans are cached by the rule's arithmetic and constants
     (lookup tables by content), so a rule whose attributes have changed gets a plan of its own. A
     rule that intervals do not understand is evaluated pair by pair, at every call, with a warning.
+
+    Raises ConfigError where length or tile is no whole number of at least 1, causal no bool, or
+    the rule has no truth value for some pair (a lookup beyond its table, a division by 0).
     """
-    if length < 1 or tile < 1:
-        raise ValueError(f"a plan needs length >= 1 and tile >= 1, got {length} and {tile}")
+    check_rule(sees, causal)
+    length, tile = whole("length", length), whole("tile", tile)
     try:
         return plan_expression(trace_rule(sees, causal), length, causal, tile)
     except Unsupported as reason:
@@ -203,6 +209,7 @@ def plan_expression(rule: Expression, length: int, causal: bool, tile: int) -> P
             _cache.move_to_end(key)
             return _cache[key]
     rule = freeze(rule)
+    check_defined(rule, length)
     tiles = tiles_by_interval(rule, length, tile)
     made = _finish(length, causal, tile, expression_rule(rule), *tiles)
     with _cache_lock:
@@ -222,10 +229,11 @@ def forget() -> None:
 
 def plan_by_pairs(sees: Any, length: int, causal: bool, tile: int, reason: Unsupported) -> Plan:
     """Plan a rule that only tensors understand: every tile is looked into, nothing is cached."""
-    name = f"{getattr(sees, '__module__', '?')}.{getattr(sees, '__qualname__', repr(sees))}"
+    name = name_of(sees)
 
     def seen(q: Tensor, k: Tensor) -> Tensor:
-        return sees(q, k) & (k <= q) if causal else sees(q, k)
+        found = on_tensors(sees, q, k, reason)
+        return found & (k <= q) if causal else found
 
     made = _finish(length, causal, tile, seen, *tiles_by_pairs(seen, length, tile, causal))
     if name not in _warned:
@@ -240,7 +248,8 @@ def plan_by_pairs(sees: Any, length: int, causal: bool, tile: int, reason: Unsup
 
 
 def keys_per_query(sees: Rule | None, length: int, causal: bool = True) -> float:
-    """Return the exact mean number of keys that a query sees at ``length``."""
+    """Return the exact mean number of keys that a query sees at ``length``; errors as `plan`."""
+    length = whole("length", length)
     return plan(sees, length, causal, tile=128 if length > 2048 else 32).keys_per_query
 
 

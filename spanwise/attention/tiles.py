@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spanwise.attention.expression import Expression, Rule
 from spanwise.attention.interval import Tiles
+from spanwise.errors import ConfigError
 
 Array = NDArray[Any]
 PAIRS_AT_ONCE = 1 << 20
@@ -31,11 +32,11 @@ def evaluate_tiles(
     got = seen(q.clamp(max=length - 1), k.clamp(max=length - 1))
     got = got if isinstance(got, Tensor) else torch.tensor(got)
     if got.dtype != torch.bool:
-        raise ValueError(f"a rule must return truth values, got a tensor of {got.dtype}")
+        raise ConfigError(f"a rule must return truth values, got a tensor of {got.dtype}")
     return valid & got
 
 
-def _walk(rule: Expression, length: int, tile: int) -> Iterator[tuple]:
+def walk(rule: Expression, length: int, tile: int) -> Iterator[tuple]:
     """Yield (size, rows, cols, truth) for every tile that may be seen, none of it twice.
 
     Tiles of ``size`` > ``tile`` are wholly seen; tiles of size ``tile`` may be partly seen.
@@ -81,7 +82,7 @@ def tiles_by_interval(rule: Expression, length: int, tile: int) -> tuple[Array, 
     blocks, ragged = -(-length // tile), length % tile != 0
     nothing = np.zeros(0, np.int64)
     found: list[tuple[Array, ...]] = [(nothing, nothing, nothing, nothing, nothing)]
-    for size, rows, cols, truth in _walk(rule, length, tile):
+    for size, rows, cols, truth in walk(rule, length, tile):
         if truth is None:
             rows, cols = _expand(size, tile, rows, cols, blocks)
             found.append((rows, cols, np.zeros_like(rows), rows < 0, rows >= 0))
