@@ -98,7 +98,9 @@ def measure(
             part.drop_gradients()
         row |= time_row(timing, len(work.parts)) | floor_row(timing, work, calibration)
         with Products() as done:
-            work.infer()
+            outputs_finite = all(bool(part.infer().isfinite().all()) for part in work.parts)
+        if not outputs_finite:
+            raise ValueError("forward: returned NaN or infinity; allowed: finite numbers")
         row["flops_computed"] = done.operations / len(work.parts)
         detail = _detail(timing, 1 / len(work.parts))
         generation = build_generation(variant, **given) if decode else None

@@ -123,6 +123,8 @@ def _unknown_key(error: OmegaConfBaseException, text: str) -> str:
     elif error.full_key and error.full_key != key:
         # The key breaks off above its last name: say which name is not there.
         key, last = str(error.full_key), str(error.full_key).rpartition(".")[2]
+    elif isinstance(node, DictConfig) and node == {}:
+        return f"{key}: no such key; allowed: none, or +{key}=VALUE to add it"
     kind = f" in {node._get_node('_target_')}" if "_target_" in names else ""
     told = f"{kind}; allowed: {', '.join(allowed) or 'none'}."
     return f"{key}: no such key{told}" + nearest(last, allowed)

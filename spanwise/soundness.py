@@ -16,8 +16,9 @@ def check(payload: dict[str, Any]) -> list[str]:
     """Return, for each config in ``payload["configs"]``, what is wrong with it, or an empty text.
 
     Everything is built as the cell would build it, the model without memory for its weights;
-    nothing is trained or measured. An exception that is not of a bad value is no answer of this
-    check: the cell itself will end with it.
+    nothing is trained or measured, but a layer that cannot be trusted may make a short run
+    (``Variant.rehearse``). An exception that is not of a bad value is no answer of this check: the
+    cell itself will end with it.
     """
     devices: dict[str, str] = {}
     tasks: dict[str, Any] = {}
@@ -67,7 +68,8 @@ def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
         check_types(Model.__init__, config["model"], "model")
         parts = build(config, tasks[name])
         with torch.device("meta"):
-            layers = parts.model().layers
+            model = parts.model()
+        layers = model.layers
         on_cpu = measured in ("accuracy", "both") and torch.device(config["device"]).type == "cpu"
         for layer in layers if on_cpu else ():
             if not layer.trains_on_cpu:
@@ -75,6 +77,8 @@ def _wrong_with(config: dict[str, Any], tasks: dict[str, Any]) -> str:
                     f"measure: found {measured}, but {type(layer).__name__} has no backward pass "
                     "on the CPU; allowed: cost, or another device"
                 )
+        for layer in layers[: model.period]:
+            layer.rehearse(config["length"], getattr(torch, config["dtype"]))
     except ConfigError as error:
         return _placed(str(error), config, group)
     except (ValueError, TypeError) as error:
@@ -90,7 +94,7 @@ def _placed(message: str, config: dict[str, Any], group: str) -> str:
     """Return ``message``, led by where its key stands in the config."""
     head = message.partition(":")[0]
     for name in (group, "variant", "task", "model"):
-        if isinstance(config.get(name), dict) and head in config[name]:
+        if isinstance(config.get(name), dict) and head.partition(".")[0] in config[name]:
             return f"{name}.{message}"
     if head.partition(".")[0] in config:
         return message

@@ -331,3 +331,12 @@ def test_memory_grows_as_the_variant_promises(
     for column in ("forward_peak_bytes", "train_peak_bytes"):
         fitted = scaling_exponent(lengths, [row[column] for row in rows])
         assert fitted.value == pytest.approx(exponent, abs=0.1), column
+
+
+def test_numbers_that_are_not_finite_are_no_measurement():
+    class Infinite(Full):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, lengths: Any) -> Tensor:
+            return super().attend(q, k, v, lengths) / 0
+
+    with pytest.raises(ValueError, match="forward: returned NaN or infinity"):
+        quick(Infinite)

@@ -9,135 +9,28 @@ A class among targets is built once, with ``keywords``; a function gets them in 
 
 The target is not believed: who sees whom, and so ``keys_per_query``, is found by disturbing its
 inputs (``spanwise.influence``), unless a subclass states a rule, which the checks then disturb.
-Padding is never shown to it: a target that looks ahead gets each sequence cut to its length.
+A short run before any cell starts refuses what is not as its config says (rehearsal.py). Padding
+is never shown to it: a target that looks ahead gets each sequence cut to its length. One that
+writes to its inputs gets copies (wrapper.py). How it is found, built and judged is in target.py.
 
 Shape suffixes: B batch, L sequence length, H heads, D head_dim.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-import importlib
-import inspect
-import json
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spanwise import influence
-from spanwise.errors import nearest
 from spanwise.positions import ON_EMBEDDINGS
-from variants.interface import AttentionVariant, Variant, one_of, padding
-
-DIRECTIONS = ("causal", "bidirectional")
-PEERS = ("local_attention", "transformers")
-"""Packages that the extra ``peers`` installs."""
+from variants.interface import AttentionVariant, padding
+from variants.wrapper import THRESHOLD, External, measured, named, normal, unpadded
 
 
-def load(path: str, name: str = "target") -> Any:
-    """Return the object at the dotted path, ``package.module.thing`` or a part of a class.
-
-    Raises ValueError, in one line, where there is none or its package is not installed.
-    """
-    what = "allowed: the dotted path of a function or a class, such as torch.nn.GRU"
-    parts = path.split(".") if isinstance(path, str) else []
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise ValueError(f"{name}: found {path!r}; {what}")
-    for cut in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:cut])
-        try:
-            found = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            missing = error.name or module
-            if missing == module or module.startswith(missing + "."):
-                if cut > 1:
-                    continue  # the last parts may be of a class in a shorter module
-                raise ValueError(
-                    f"{name}: found {path!r}, but no package {missing!r} is installed; "
-                    f"{_remedy(missing)}"
-                ) from None
-            raise ValueError(
-                f"{name}: found {path!r}, but {module} needs the package {missing!r}, which is "
-                f"not installed; {_remedy(missing)}"
-            ) from None
-        except Exception as error:
-            raise ValueError(
-                f"{name}: found {path!r}, but importing {module} raises "
-                f"{type(error).__name__}: {error}; {what}"
-            ) from None
-        for part in parts[cut:]:
-            if not hasattr(found, part):
-                inside = getattr(found, "__name__", type(found).__name__)
-                raise ValueError(
-                    f"{name}: found {path!r}, but {inside} has no {part!r}; {what}."
-                    + nearest(part, [n for n in dir(found) if not n.startswith("_")])
-                )
-            found = getattr(found, part)
-        break
-    if not callable(found):
-        raise ValueError(f"{name}: found {path!r}, which is {type(found).__name__}; {what}")
-    return found
-
-
-def _remedy(package: str) -> str:
-    if package.partition(".")[0] in PEERS:
-        return "allowed after: pip install 'spanwise[peers]'"
-    return "allowed: what Python can import here, after pip install where it is missing"
-
-
-class _External(Variant):
-    """What functions and modules have in common: the target, and what it is given."""
-
-    decisions: ClassVar[tuple[str, ...]] = ("d_model", "n_heads", "head_dim", "causal", "scale")
-    """What of the model's decisions a target can be given."""
-
-    def _name_target(
-        self,
-        target: str,
-        keywords: Mapping[str, Any] | None,
-        given: Any,
-        direction: str | None,
-    ) -> None:
-        """Keep the target with its arguments; raise ValueError for what it does not take."""
-        self.target, self.direction = target, direction
-        found = load(target)
-        constants, decided = _plain(keywords or {}), named(given)
-        for ours in decided.values():
-            one_of("given", ours, self.decisions)
-        if "causal" in decided.values():
-            if direction is not None:
-                raise ValueError(
-                    f"direction: found {direction!r}, but {target} is given causal; allowed: null"
-                )
-        elif direction is None:
-            raise ValueError(
-                f"direction: found null; allowed: {' or '.join(DIRECTIONS)}, whichever {target} "
-                "is, or a keyword in given that takes causal"
-            )
-        elif self.causal != (one_of("direction", direction, DIRECTIONS) == "causal"):
-            raise ValueError(
-                f"causal: found {self.causal} (it is the task's), but {target} is {direction}; "
-                f"allowed: {not self.causal}"
-            )
-        self.arguments = {**constants, **{n: getattr(self, ours) for n, ours in decided.items()}}
-        _check_keywords(found, target, self.arguments, set(decided))
-
-    def _make(self) -> Callable[..., Any]:
-        """Return what is called: the target, or the instance of a class."""
-        found: Any = load(self.target)
-        if inspect.isclass(found):
-            return cast(Callable[..., Any], found(**copy.deepcopy(self.arguments)))
-        return functools.partial(found, **self.arguments)
-
-    def cache(self, horizon: int, batch: int = 1) -> None:
-        """Return None: what is external has no memory to generate from."""
-        return
-
-
-class Function(_External, AttentionVariant):
+class Function(External, AttentionVariant):
     """Attention by somebody's ``f(q, k, v)``, between this variant's own projections.
 
     target: dotted path of a function, or of a class whose instances are called. keywords: its
@@ -148,6 +41,7 @@ class Function(_External, AttentionVariant):
     label = "Function"
     colour = "#44AA99"
     paper = "the target's own"
+    inputs = ("q", "k", "v")
     positions_allowed = (*ON_EMBEDDINGS, "rotary")
     """ALiBi would widen q and k, and with them the scale that a function takes by itself."""
     is_softmax = False
@@ -174,13 +68,7 @@ class Function(_External, AttentionVariant):
         return unpadded(self._call, (q, k, v), lengths, self.causal)
 
     def _call(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = first(self.function(q, k, v))
-        if out.shape != (*q.shape[:3], v.shape[3]):
-            raise ValueError(
-                f"target: {self.target} returned a shape of {tuple(out.shape)}; "
-                f"allowed: {(*q.shape[:3], v.shape[3])}"
-            )
-        return out
+        return self._ask(self.function, q, k, v)
 
     def weights(self, q: Tensor, k: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return each key's share in each output, (B, H, L, L).
@@ -206,13 +94,13 @@ class Function(_External, AttentionVariant):
         """Return who sees whom as bool (1, L, L), row = query: measured where no rule says it."""
         if self.rule is not None:
             return super().mask(length)
-        return influence.sight(*self._probe(length), _THRESHOLD)[None]
+        return influence.sight(*self._probe(length), THRESHOLD)[None]
 
     def keys_per_query(self, length: int) -> float | None:
         """Return the mean number of keys that a query sees, measured where no rule says it."""
         if self.rule is not None:
             return super().keys_per_query(length)
-        return _measured(self, length)
+        return measured(self, length)
 
     def visibility(self, length: int) -> Tensor | None:
         """Return who sees whom, bool (L, L); None for lengths too great to measure it whole."""
@@ -222,17 +110,16 @@ class Function(_External, AttentionVariant):
 
     def _probe(self, length: int) -> tuple[Callable[..., Tensor], list[Tensor], list[Tensor]]:
         """Return what to run, and two sets of keys and values: queries stay as they are."""
+        (q, *given), (_, *other) = self._drawn(length, 0), self._drawn(length, 1)
+        run = self._steady()
+        return lambda k, v: run(q.expand(len(k), -1, -1, -1), k, v), given, other
+
+    def _drawn(self, length: int, number: int) -> tuple[Tensor, ...]:
         shape = (1, self.n_heads, length, self.head_dim)
-        q, *rest = (_normal(i, shape) for i in range(5))
-        function = _exact(self._make)
-
-        def run(k: Tensor, v: Tensor) -> Tensor:
-            return first(function(q.expand(len(k), -1, -1, -1), k, v))
-
-        return run, rest[:2], rest[2:]
+        return tuple(normal(3 * number + i, shape) for i in range(3))
 
 
-class Module(_External):
+class Module(External):
     """Somebody's module or callable ``x -> y`` on (B, L, d_model), with weights of its own.
 
     target: dotted path of a class, built with ``keywords`` and what is ``given`` (not scale), or
@@ -244,6 +131,7 @@ class Module(_External):
     label = "Module"
     colour = "#DDCC77"
     paper = "the target's own"
+    inputs = ("x",)
     decisions = ("d_model", "n_heads", "head_dim", "causal")
 
     def __init__(
@@ -283,116 +171,20 @@ class Module(_External):
 
     def mix(self, x: Tensor) -> Tensor:
         """Return y (B, L, d_model) from sequences x without padding."""
-        return first(self.module(x))
+        return self._ask(self.module, x)
 
     def keys_per_query(self, length: int) -> float | None:
         """Return the mean number of keys that a query's output depends on, measured."""
-        return _measured(self, length)
+        return measured(self, length)
 
     def visibility(self, length: int) -> Tensor | None:
         """Return who sees whom, bool (L, L); None for lengths too great to measure it whole."""
         if length > influence.EXACT_LENGTH:
             return None
-        return influence.sight(*self._probe(length), _THRESHOLD)
+        return influence.sight(*self._probe(length), THRESHOLD)
 
     def _probe(self, length: int) -> tuple[Callable[..., Tensor], list[Tensor], list[Tensor]]:
-        module = _exact(self._make)
-        shape = (1, length, self.d_model)
-        return lambda x: first(module(x)), [_normal(0, shape)], [_normal(1, shape)]
+        return self._steady(), [*self._drawn(length, 0)], [*self._drawn(length, 1)]
 
-
-_THRESHOLD = 1e-11
-"""A difference above this of float64 outputs of order 1 is an influence, below it is rounding."""
-
-
-def unpadded(
-    run: Callable[..., Tensor],
-    tensors: tuple[Tensor, ...],
-    lengths: Tensor | None,
-    causal: bool,
-) -> Tensor:
-    """Return ``run`` of tensors (B, ..., L, D), each sequence up to its length, 0 past it.
-
-    What is causal meets padding only after all that counts, so it runs at once, and what it
-    returns past the length is dropped by whoever calls. Else sequences of a length run together.
-    """
-    if lengths is None or causal:
-        return run(*tensors)
-    whole = tensors[-1].shape[-2]
-    rows, outs = [], []
-    for n in lengths.unique().tolist():
-        chosen = (lengths == n).nonzero().flatten().to(tensors[0].device)
-        cut = tuple(tensor[chosen][..., :n, :] for tensor in tensors)
-        out = run(*cut) if n else torch.zeros_like(cut[-1])
-        rows.append(chosen)
-        outs.append(nn.functional.pad(out, (0, 0, 0, whole - n)))
-    return torch.cat(outs)[torch.cat(rows).argsort()]
-
-
-def named(given: Any) -> dict[str, str]:
-    """Return the target's keyword -> our name, from names, {keyword: name} or a list of both."""
-    if given is None:
-        return {}
-    if isinstance(given, str):
-        return {given: given}
-    if isinstance(given, Mapping):
-        return {str(keyword): str(ours) for keyword, ours in given.items()}
-    return {keyword: ours for part in given for keyword, ours in named(part).items()}
-
-
-def first(result: Any) -> Tensor:
-    """Return the output among a target's results: itself, or the first of several."""
-    return result[0] if isinstance(result, (tuple, list)) else result
-
-
-def _measured(layer: Any, length: int) -> float:
-    arguments = json.dumps(layer.arguments, sort_keys=True, default=repr)
-    key = (layer.target, arguments, layer.d_model, layer.n_heads, layer.causal, length)
-    if key not in _counts:
-        run, given, other = layer._probe(length)
-        _counts[key] = influence.keys_per_query(run, given, other, _THRESHOLD)
-    return _counts[key]
-
-
-_counts: dict[tuple, float] = {}
-
-
-def _exact(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a target made anew for measuring: on the CPU, in float64, always the same weights."""
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        made = make()
-    return made.double().eval() if isinstance(made, nn.Module) else made
-
-
-def _normal(number: int, shape: tuple[int, ...]) -> Tensor:
-    generator = torch.Generator().manual_seed(7000 + number)
-    return torch.randn(shape, dtype=torch.float64, generator=generator, device="cpu")
-
-
-def _check_keywords(
-    target: Any, path: str, arguments: Mapping[str, Any], decided: set[str]
-) -> None:
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return  # built in: it will say so itself
-    if any(p.kind == p.VAR_KEYWORD for p in parameters):
-        return
-    allowed = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    for name in arguments:
-        if name not in allowed:
-            place = "given" if name in decided else "keywords"
-            raise ValueError(
-                f"{place}.{name}: {path} has no such argument; allowed: {', '.join(allowed)}."
-                + nearest(name, allowed)
-            )
-
-
-def _plain(value: Any) -> Any:
-    """Return a config's mappings and lists as plain ones, to be handed to strangers."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)) or type(value).__name__ == "ListConfig":
-        return [_plain(inner) for inner in value]
-    return value
+    def _drawn(self, length: int, number: int) -> tuple[Tensor, ...]:
+        return (normal(number, (1, length, self.d_model)),)

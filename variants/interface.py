@@ -118,6 +118,13 @@ class Variant(nn.Module):
         """
         return self(x)
 
+    def rehearse(self, length: int, dtype: torch.dtype) -> None:
+        """Raise ValueError where a short run shows that the layer is not what it says.
+
+        Called before any cell of this length and type starts. For what cannot be trusted; by
+        default nothing.
+        """
+
     def own_parameters(self) -> dict[str, Any]:
         """Return the arguments that this variant's own constructor adds, as they were set."""
         return own_parameters(self, shared=Variant)

@@ -20,9 +20,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from spanwise.attention import dense_mask, keys_per_query
 from spanwise.positions import pad_like
-from variants.external import Function, Module, load, unpadded
+from variants.external import Function, Module
 from variants.interface import whole
+from variants.target import load
 from variants.windowed import Windowed
+from variants.wrapper import unpadded
 
 
 class LocalAttention(Function):
@@ -111,6 +113,9 @@ class Longformer(Module):
         # Of global tokens alone: without any they would be weights that nothing trains.
         del made.query_global, made.key_global, made.value_global
         return made
+
+    def rehearse(self, length: int, dtype: torch.dtype) -> None:
+        """Do nothing: its module, known, is not called with x alone."""
 
     def mix(self, x: Tensor) -> Tensor:
         """Return y (B, L, d_model) from sequences x without padding."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spanwise.check.subject import Subject
-from spanwise.check.suite import check_variant, layers_of
+from spanwise.check.suite import check_variant, layers_of, why_not_run
 from spanwise.errors import ConfigError
 
 _STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim", "expected_failure": "yellow"}
@@ -27,6 +27,11 @@ def run(config: dict[str, Any], choices: dict[str, Any]) -> int:
             Subject(layer)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"variant={name}: {error}") from None
+    for prefix, layer in layers_of(factory).items():
+        why = why_not_run(layer)
+        if why:
+            print(f"variant={name}: {prefix and prefix + ', '}{why}; nothing else was checked")
+            return 1
     results = check_variant(factory)
     table = Table("check", "result", "", box=box.SIMPLE, title=f"variant={name}")
     for result in results:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from spanwise.check import cost, decoding, output, padding, precision, repeat, sight, softmax
-from spanwise.check.subject import Failed, Skipped, Subject
+from spanwise.check.subject import LENGTH, Failed, Skipped, Subject, inputs
+from spanwise.errors import one_line
 from variants.stack import is_stack, stack_of
 
 Check = Callable[[Subject], None]
@@ -46,6 +47,23 @@ def check_variant(factory: Any, checks: Iterable[str] | None = None) -> list[Res
         for prefix, layer in layers.items()
         for name in (CHECKS if checks is None else checks)
     ]
+
+
+def why_not_run(factory: Any) -> str:
+    """Return why a layer's outputs are not even numbers when it is simply run; else an empty text.
+
+    Such a layer fails nearly every check, for this one reason.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        for case in Subject(factory).cases():
+            try:
+                finite = bool(case.layer(inputs(2, LENGTH)).isfinite().all())
+                why = "" if finite else "returns NaN or infinity"
+            except Exception as error:
+                why = _raised(error)
+            if why:
+                return f"{case.words}, on 2 sequences of {LENGTH} in float64: {why}"
+    return ""
 
 
 def parametrize_with_checks(factories: Mapping[str, Any]) -> Any:
@@ -102,8 +120,7 @@ def _run(name: str, factory: Any, prefix: str = "") -> Result:
     except Failed as fault:
         message = str(fault)
     except Exception as error:
-        lines = str(error).splitlines() or [""]
-        message = f"raises {type(error).__name__}: {lines[0]}"
+        message = _raised(error)
     else:
         if name in reasons:
             message = f"passes, but is expected to fail ({reasons[name]}): no longer so"
@@ -112,3 +129,7 @@ def _run(name: str, factory: Any, prefix: str = "") -> Result:
     if name in reasons:
         return Result(shown, "expected_failure", f"{reasons[name]} ({message})")
     return Result(shown, "failed", message)
+
+
+def _raised(error: Exception) -> str:
+    return f"raises {type(error).__name__}: {one_line(str(error))}"

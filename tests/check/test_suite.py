@@ -93,6 +93,24 @@ def test_the_action_prints_a_table_and_says_by_its_exit_code(capsys):
     assert "query 1 sees 2 keys" in " ".join(out.split())
 
 
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("raises", "raises RuntimeError: target: third_party_targets.raises raises RuntimeError"),
+        ("eights", "the length must be a multiple of 8"),
+        ("nan_at_three", "causal, on 2 sequences of 23 in float64: returns NaN or infinity"),
+    ],
+)
+def test_one_cause_of_nearly_every_failure_is_told_once(capsys, target, why):
+    variant = {"_target_": "variants.external.Function", "direction": "causal"}
+    variant["target"] = f"third_party_targets.{target}"
+    assert run({"variant": variant}, {"variant": "theirs"}) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("variant=theirs: ")
+    assert why in line
+    assert line.endswith("nothing else was checked")
+
+
 PACKAGE = '''
 from spanwise.attention import rule_attention
 from variants.interface import RuleAttention

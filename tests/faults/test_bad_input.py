@@ -244,7 +244,30 @@ train.betas=3 -> train.betas|a list of numbers
 hydra/launcher=workers hydra.launcher.jobs=2 -> hydra.launcher.jobs
 """
 
-ROWS = [line for line in TABLE.splitlines() if line and not line.startswith("#")]
+FUNCTION = (
+    "variant=external/function variant.given=[] variant.direction=causal "
+    "variant.target=third_party_targets"
+)
+MODULE = "variant=external/module variant.given=[{dim:d_model}] variant.target=third_party_targets"
+LOCAL = "variant=interleaved variant@variant.local=external/function variant.local"
+TARGETS = f"""
+{MODULE}.Needs variant.keywords.heads=2 -> variant.keywords.heads|+variant.keywords.heads=VALUE
+{MODULE}.Needs variant.keywords={{head:2}} -> variant.keywords.head: |Did you mean 'heads'
+{MODULE}.Needs -> variant.target: |needs heads
+{MODULE}.Fails -> variant.target: |raises RuntimeError: no weights
+{MODULE}.Three -> variant.target: |Three.forward needs k and v
+variant=external/module variant.target=torch.nn.GRU -> variant.target: |argument 'in_features'
+{FUNCTION}.casual -> variant.target: |Did you mean 'causal'
+{FUNCTION}.two -> variant.target: |takes q, k only
+{FUNCTION}.nothing -> variant.target: |nothing returned None
+{FUNCTION}.half measure=cost -> variant.target: |float16 for inputs of float32
+{FUNCTION}.nan_at_three measure=cost -> variant.target: |position 3 of 64
+{FUNCTION}.both -> variant.direction: found causal|looks ahead
+{FUNCTION}.ignores variant.given=[{{is_causal:causal}}] variant.direction=null -> .is_causal|ahead
+{LOCAL}.given=[] {LOCAL.split()[-1]}.direction=causal {LOCAL.split()[-1]}.target=math.sin -> takes x
+"""
+
+ROWS = [line for line in (TABLE + TARGETS).splitlines() if line and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("row", ROWS)

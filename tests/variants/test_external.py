@@ -1,7 +1,6 @@
 """Wrapped functions and modules against direct calls of them, and what is measured of them."""
 
 import functools
-import sys
 
 import pytest
 import torch
@@ -9,7 +8,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from spanwise.check import check_variant
 from spanwise.influence import keys_per_query, sight
-from variants.external import Function, Module, load, unpadded
+from variants.external import Function, Module
+from variants.wrapper import unpadded
 
 SDPA = "torch.nn.functional.scaled_dot_product_attention"
 LAYER = {"d_model": 8, "n_heads": 2}
@@ -202,25 +202,3 @@ def test_a_shape_that_is_no_attention_is_told():
     layer.function = lambda q, k, v: v[:, :, :1]
     with pytest.raises(ValueError, match=r"target: torch.cat returned a shape of \(2, 2, 1, 4\)"):
         layer(torch.zeros(2, 5, 8))
-
-
-def test_a_missing_package_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"transformers.* is installed; .*'spanwise\[peers\]'"):
-        load("transformers.LongformerConfig")
-    with pytest.raises(ValueError, match="no package 'no_such_package' is installed"):
-        load("no_such_package.module.function")
-
-
-def test_a_package_that_a_module_needs_is_named(monkeypatch, tmp_path):
-    (tmp_path / "needy.py").write_text("import no_such_thing\ndef f(q, k, v): return v\n")
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="needy needs the package 'no_such_thing'"):
-        load("needy.f")
-    with pytest.raises(ValueError, match="importing broken raises ZeroDivisionError"):
-        load("broken.f")
-
-
-def test_a_method_of_a_class_is_found():
-    assert load("torch.Tensor.softmax") is torch.Tensor.softmax
