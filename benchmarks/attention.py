@@ -1,43 +1,54 @@
 """The attention kernels side by side, as ratios in one run: python -m benchmarks.attention
 
-    python -m benchmarks.attention                              window 256 at 8,192, 4 heads of 64
-    python -m benchmarks.attention --lengths 1024,8192 --rules window,local_global --batch 1,8
-    python -m benchmarks.attention --flex --write               and keep the table
-    python -m benchmarks.attention --device cuda --dtype bfloat16
+    python -m benchmarks.attention                  the tables window_8192, auto and sweep
+    python -m benchmarks.attention wide             every rule, length, head_dim and batch: an hour
+    python -m benchmarks.attention --lengths 512 --rules window,local_global --batch 1,8
+    python -m benchmarks.attention --device cuda --dtype bfloat16 --write cuda
+
+A table measured as it is defined is kept under results/reference/speed/ with the machine's facts;
+with options of your own only where --write names it.
 
 Every time stands between two runs of a 1024-cubed float32 product (on CUDA 4096-cubed in the
 measured precision), contenders in turn. ``x_floor`` is time over the time that the product's rate
 would need for the pairs really seen: 4 * batch * heads * pairs * head_dim operations forward, 3.5
 times that with the backward pass. ``x_full`` says how many times faster than torch's fused full
-attention, ``over_best`` how many times slower than the fastest exact kernel for the rule. Settings
-of more than 2**36 operations in a training pass are left out, and so are contenders that would
-need more than 2**38. ``full`` and ``dense mask`` are torch's scaled_dot_product_attention, causal
-and with the rule as an L x L mask; ``flex`` is torch's flex_attention, compiled (no backward on the
-CPU). Planning is measured by benchmarks.reach.
+attention, ``over_best`` how many times slower than the fastest exact kernel for the rule, round by
+round, and ``takes`` which kernel auto took forward / in training; where that is the fastest too,
+what ``over_best`` shows is the noise of two readings of one thing. ``interleaved`` runs a layer of
+the window and a full one. Settings of more than 2**40 operations in a training pass are left out,
+and so are contenders that would need more than 2**38. ``full`` and ``dense mask`` are torch's
+scaled_dot_product_attention, causal and with the rule as an L x L mask; ``flex`` is torch's
+flex_attention, compiled (no backward on the CPU). Planning is measured by benchmarks.reach.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.table import (
+    Help,
+    add_write,
+    altered,
+    command_line,
+    kept_as,
+    numbers,
+    progress,
+    show,
+    write,
+)
 from spanwise import locks
 from spanwise.attention import kernel_flops, plan, rule_attention
 from spanwise.attention.choice import choose
-from spanwise.cell import machine
+from spanwise.attention.dispatch import fastest
+from spanwise.statistics import median_interval
 from spanwise.timing import (
     Calibration,
     CpuStopwatch,
@@ -48,29 +59,44 @@ from spanwise.timing import (
     interleave,
 )
 
-Rule = Callable[[Any, Any], Any]
+Rule = Callable[[Any, Any], Any] | None
 Work = Callable[[], object]
-OUT = Path(__file__).parents[1] / "results" / "reference" / "speed"
 GLOBALS = 16
+EVERY = "window,chunked,local_global,interleaved,window_both_ways,local_global_both_ways"
+TABLES: dict[str, dict[str, Any]] = {
+    "window_8192": {"rules": "window", "lengths": [8192], "kernels": None, "repetitions": 15}
+    | {"head_dim": [64], "batch": [1], "seconds": 25.0},
+    "auto": {"rules": EVERY, "lengths": [64, 128, 256, 512, 1024, 2048], "repetitions": 9}
+    | {"kernels": ["auto", "blocks", "dense mask"], "head_dim": [64], "batch": [1], "seconds": 2.0},
+    "sweep": {"rules": EVERY, "lengths": [1024, 4096, 16384, 65536], "repetitions": 9}
+    | {"kernels": ["auto", "full"], "head_dim": [64], "batch": [1], "seconds": 4.0},
+    "wide": {"rules": EVERY, "lengths": [1024, 4096, 16384, 65536], "repetitions": 5}
+    | {"kernels": ["auto"], "head_dim": [32, 64, 128], "batch": [1, 8], "seconds": 2.0},
+}
+"""What each named table measures; ``wide`` takes most of an hour."""
 DENSE_MASK_PAIRS = 1 << 27  # the L x L mask is left out beyond these
-MOST_OPERATIONS = 1 << 36  # of a setting's training pass; a second or two on two cores
+MOST_OPERATIONS = 1 << 40  # of a setting's training pass; some 15 s on two cores
 MOST_OF_A_CONTENDER = 1 << 38
 
 
-def rules(window: int) -> dict[str, tuple[Rule, bool]]:
-    """Return the measured rules by name, each with whether it is causal."""
+def rules(window: int) -> dict[str, tuple[tuple[Rule, ...], bool]]:
+    """Return by name the rules of one layer each, None for full, and whether they are causal."""
     before, after = (window - 1) // 2, window // 2
 
     def around(q: Any, k: Any) -> Any:
         return (q - k <= before) & (k - q <= after)
 
+    def local(q: Any, k: Any) -> Any:
+        return q - k < window
+
     return {
-        "window": (lambda q, k: q - k < window, True),
-        "chunked": (lambda q, k: q // window == k // window, True),
-        "local_global": (lambda q, k: (q - k < window) | (k < GLOBALS) | (q < GLOBALS), True),
-        "window_both_ways": (around, False),
+        "window": ((local,), True),
+        "chunked": ((lambda q, k: q // window == k // window,), True),
+        "local_global": ((lambda q, k: local(q, k) | (k < GLOBALS) | (q < GLOBALS),), True),
+        "interleaved": ((local, None), True),
+        "window_both_ways": ((around,), False),
         "local_global_both_ways": (
-            lambda q, k: around(q, k) | (k < GLOBALS) | (q < GLOBALS),
+            (lambda q, k: around(q, k) | (k < GLOBALS) | (q < GLOBALS),),
             False,
         ),
     }
@@ -96,20 +122,31 @@ class Setting:
         return kernel_flops(pairs, self.heads, self.head_dim, self.batch, train=phase == "train")
 
 
-def contenders(
-    setting: Setting, sees: Rule, causal: bool, options: argparse.Namespace
-) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
-    """Return kernel name -> attention function of q, k, v."""
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-    def ours(kernel: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        return lambda q, k, v: rule_attention(q, k, v, sees, causal, kernel=kernel)
+
+def contenders(
+    setting: Setting, layers: tuple[Rule, ...], causal: bool, options: argparse.Namespace
+) -> dict[str, list[Attend]]:
+    """Return kernel name -> an attention function of q, k, v for each layer."""
+
+    def full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def ours(kernel: str) -> list[Attend]:
+        return [
+            full
+            if sees is None
+            else partial(rule_attention, sees=sees, causal=causal, kernel=kernel)
+            for sees in layers
+        ]
 
     pairs = setting.length**2
     found = {"auto": ours("auto")}
     if options.device == "cpu":
         found["blocks"] = ours("blocks")
-    if setting.operations(pairs / (1 + causal), "train") <= MOST_OF_A_CONTENDER:
-        found["full"] = lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if setting.operations(len(layers) * pairs / (1 + causal), "train") <= MOST_OF_A_CONTENDER:
+        found["full"] = [full] * len(layers)
         if pairs * setting.batch <= DENSE_MASK_PAIRS:
             found["dense mask"] = ours("fused")
     if options.flex or options.device != "cpu":
@@ -119,24 +156,26 @@ def contenders(
     return {name: found[name] for name in found if name in options.kernels}
 
 
-def works(attend: Callable, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Work]:
+def works(layers: list[Attend], q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Work]:
     """Return the forward pass, and forward and backward, as works to be timed."""
 
-    def forward() -> object:
+    def forward() -> None:
         with torch.no_grad():
-            return attend(q, k, v)
+            for attend in layers:
+                attend(q, k, v)
 
-    def train() -> object:
-        return torch.autograd.grad(attend(q, k, v), (q, k, v), grad)
+    def train() -> None:
+        for attend in layers:
+            torch.autograd.grad(attend(q, k, v), (q, k, v), grad)
 
     return {"forward": forward, "train": train}
 
 
 def measure(setting: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Time every contender in one setting; one row each, none where it would take too long."""
-    sees, causal = rules(options.window)[setting.rule]
-    made_plan = plan(sees, setting.length, causal)
-    if setting.operations(made_plan.pairs_seen, "train") > MOST_OPERATIONS:
+    layers, causal = rules(options.window)[setting.rule]
+    pairs = sum(plan(sees, setting.length, causal).pairs_seen for sees in layers)
+    if setting.operations(pairs, "train") > MOST_OPERATIONS:
         return []
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     generator = torch.Generator().manual_seed(setting.length)
@@ -145,13 +184,17 @@ def measure(setting: Setting, options: argparse.Namespace) -> list[dict[str, Any
         for i in range(4)
     )
     todo: dict[str, Work] = {}
-    for kernel, attend in contenders(setting, sees, causal, options).items():
-        made = works(attend, q, k, v, grad)
+    for kernel, attends in contenders(setting, layers, causal, options).items():
+        made = works(attends, q, k, v, grad)
         if kernel == "flex" and options.device == "cpu":
             del made["train"]
         todo |= {f"{kernel}/{phase}": work for phase, work in made.items()}
     timing, calibration = timed(todo, options)
-    choice = choose(sees, setting.length, causal, setting.batch * setting.heads, setting.head_dim)
+    with torch.no_grad():
+        takes = fastest(q, k, v, layers[0], causal)[0]
+    takes += " / " + fastest(q, k, v, layers[0], causal)[0]
+    entries = setting.batch * setting.heads
+    choice = choose(layers[0], setting.length, causal, entries, setting.head_dim)
     rows = []
     for kernel in dict.fromkeys(name.partition("/")[0] for name in todo):
         row: dict[str, Any] = {
@@ -166,7 +209,8 @@ def measure(setting: Setting, options: argparse.Namespace) -> list[dict[str, Any
             "device": options.device,
             "threads": torch.get_num_threads(),
             "kernel": kernel,
-            "keys_per_query": round(made_plan.keys_per_query, 3),
+            "takes": takes if kernel == "auto" else "",
+            "keys_per_query": round(pairs / setting.length / len(layers), 3),
             "tiles_forward": choice.forward.tile if kernel == "blocks" else "",
             "tiles_train": choice.backward.tile if kernel == "blocks" else "",
             "repetitions": timing.repetitions,
@@ -174,7 +218,7 @@ def measure(setting: Setting, options: argparse.Namespace) -> list[dict[str, Any
         }
         for phase in ("forward", "train"):
             if f"{kernel}/{phase}" in timing.series:
-                products = setting.operations(made_plan.pairs_seen, phase) / calibration.operations
+                products = setting.operations(pairs, phase) / calibration.operations
                 row |= _times(timing, kernel, phase, products)
         rows.append(row)
     return rows
@@ -202,75 +246,68 @@ def _times(timing: Timing, kernel: str, phase: str, products: float) -> dict[str
         f"x_floor_{phase}_high": round(ratio.high / products, 3),
     }
     others = {
-        name.partition("/")[0]: other.ratio().value
+        name.partition("/")[0]: other
         for name, other in timing.series.items()
         if name.endswith(f"/{phase}")
     }
     if "full" in others:
-        columns[f"x_full_{phase}"] = round(others["full"] / ratio.value, 3)
-    exact = [value for name, value in others.items() if name != "full"]
+        columns[f"x_full_{phase}"] = round(others["full"].ratio().value / ratio.value, 3)
+    exact = [other for name, other in others.items() if name != "full"]
     if kernel != "full" and len(exact) > 1:
-        columns[f"over_best_{phase}"] = round(ratio.value / min(exact), 3)
+        best = min(exact, key=lambda other: other.ratio().value)
+        pairs = zip(series.ratios, best.ratios, strict=True)
+        over = median_interval([one / other for one, other in pairs])
+        columns[f"over_best_{phase}"] = round(over.value, 3)
+        columns[f"over_best_{phase}_low"] = round(over.low, 3)
+        columns[f"over_best_{phase}_high"] = round(over.high, 3)
     return columns
 
 
-def show(rows: list[dict[str, Any]], title: str) -> None:
-    """Print rows as a table; a column that is the same throughout goes to the title."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    same = [c for c in columns if len(rows) > 1 and len({str(row.get(c)) for row in rows}) == 1]
-    table = Table(title=title, caption=", ".join(f"{c} {rows[0][c]}" for c in same))
-    shown = [c for c in columns if c not in same and not c.endswith(("_low", "_high"))]
-    for column in shown:
-        table.add_column(column.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(_cell(row, column) for column in shown))
-    Console(width=max(110, 13 * len(shown))).print(table)
-
-
-def _cell(row: dict[str, Any], column: str) -> str:
-    value = row.get(column, "")
-    if isinstance(value, float) and not math.isnan(value):
-        value = f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
-    if f"{column}_low" in row:
-        value += f" [{row[f'{column}_low']:.2f}, {row[f'{column}_high']:.2f}]"
-    return str(value)
-
-
-def write(name: str, rows: list[dict[str, Any]], command: str) -> None:
-    """Write rows as CSV, and beside it the command and the machine's facts."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    with (OUT / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    facts = {"command": command, "machine": machine()}
-    (OUT / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, and with --write keep the tables."""
+    """Measure, print and keep the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
-    parser.add_argument("--rules", default="window", help=f"of {', '.join(rules(1))}")
-    parser.add_argument("--lengths", type=numbers, default=[8192])
+    parser.add_argument("tables", nargs="*", help=f"of {', '.join(TABLES)}; all but wide if none")
+    parser.add_argument("--rules", help=f"of {', '.join(rules(1))}")
+    parser.add_argument("--lengths", type=numbers)
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--head-dim", type=numbers, default=[64])
-    parser.add_argument("--batch", type=numbers, default=[1])
+    parser.add_argument("--head-dim", type=numbers)
+    parser.add_argument("--batch", type=numbers)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="only these")
     parser.add_argument("--flex", action="store_true", help="also flex on the CPU: long compiling")
-    parser.add_argument("--repetitions", type=int, default=9, help="the fewest")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each rule and length")
-    parser.add_argument("--write", nargs="?", const="attention", help="keep the tables, so named")
+    parser.add_argument("--repetitions", type=int, help="the fewest")
+    parser.add_argument("--seconds", type=float, help="for each rule and length")
+    add_write(parser)
     options = parser.parse_args(arguments)
-    unknown = set(options.rules.split(",")) - set(rules(1))
+    unknown = set((options.rules or "window").split(",")) - set(rules(1))
     if unknown:
         parser.error(f"--rules {','.join(sorted(unknown))}: allowed are {', '.join(rules(1))}")
+    if set(options.tables) - set(TABLES):
+        parser.error(f"{' '.join(options.tables)}: allowed are {', '.join(TABLES)}")
     if options.threads:
         torch.set_num_threads(options.threads)
+    ordinary = ["window_8192"] if altered(parser, options, "tables") else list(TABLES)[:-1]
+    tables = options.tables or ordinary
+    if len(tables) > 1 and options.write:
+        parser.error("--write names one table; say first which of them")
+    for table in tables:
+        rows = measured(table, options)
+        show(rows, table)
+        kept = kept_as(parser, options, table, "tables")
+        if kept is not None:
+            write(kept, rows, command_line("benchmarks.attention", arguments))
+
+
+def measured(table: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure the settings of a table, each option as given or else as the table defines it."""
+    shape = {
+        key: value if getattr(options, key) is None else getattr(options, key)
+        for key, value in TABLES[table].items()
+    }
+    options = argparse.Namespace(**vars(options) | shape)
     settings = [
         Setting(rule, length, head_dim, batch, options.heads)
         for rule in options.rules.split(",")
@@ -278,20 +315,11 @@ def main(arguments: list[str] | None = None) -> None:
         for batch in options.batch
         for length in options.lengths
     ]
-    rows = [row for setting in settings for row in measure(setting, options)]
-    show(rows, "attention kernels")
-    if options.write:
-        command = " ".join(["python -m benchmarks.attention", *(arguments or sys.argv[1:])])
-        write(options.write, rows, command)
-
-
-def numbers(text: str) -> list[int]:
-    """Return the numbers of a list such as 1024,8192."""
-    return [int(part) for part in text.split(",")]
-
-
-class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps the description's lines and shows defaults."""
+    rows: list[dict[str, Any]] = []
+    for number, setting in enumerate(settings, 1):
+        rows += measure(setting, options)
+        progress(f"{table}: {number} of {len(settings)}")
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """Other people's local attention beside ours, as ratios in one run: python -m benchmarks.peers
 
     python -m benchmarks.peers                              windows of 256 at 1,024 to 16,384 tokens
-    python -m benchmarks.peers --lengths 8192 --write       one length, into the table that is kept
+    python -m benchmarks.peers --lengths 8192               one length, printed only
+
+The whole table is kept as results/reference/speed/peers.csv with the machine's facts, one of other
+options only where --write names it.
 
 Each peer is measured in its own setting, and ours beside it with as many keys per query:
 ``causal``, q, k, v to out; and ``layer``, both ways, with the four projections. At each length all
@@ -19,9 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +32,8 @@ from typing import Any
 import psutil
 import torch
 
-from benchmarks.attention import OUT, Help, numbers, show, timed, write
+from benchmarks.attention import timed
+from benchmarks.table import Help, add_write, command_line, kept_as, numbers, show, write
 from spanwise import influence
 from spanwise.cost import memory_row
 from spanwise.operations import Operations
@@ -277,7 +279,7 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, and with --write keep the tables."""
+    """Measure, print and keep the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--lengths", type=numbers, default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--settings", default=",".join(settings(2)), help="of these")
@@ -291,8 +293,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--memory-gib", type=float, default=6.0, help="for one pass")
     parser.add_argument("--longest", type=float, default=5.0, help="seconds of a pass to be timed")
     parser.add_argument("--keys-seconds", type=float, default=20.0, help="to count keys, at most")
-    parser.add_argument("--write", nargs="?", const="peers", help="keep the table, so named")
+    add_write(parser)
     options = parser.parse_args(arguments)
+    kept = kept_as(parser, options, "peers")
     options.device, options.dtype = "cpu", "float32"
     unknown = set(options.settings.split(",")) - set(settings(2))
     if unknown:
@@ -301,27 +304,16 @@ def main(arguments: list[str] | None = None) -> None:
         )
     if options.threads:
         torch.set_num_threads(options.threads)
-    command = " ".join(["python -m benchmarks.peers", *(arguments or sys.argv[1:])])
+    command = command_line("benchmarks.peers", arguments)
     rows: list[dict[str, Any]] = []
     for name in options.settings.split(","):
         for length in options.lengths:
             measured = measure(name, length, options)
             show(measured, f"{name}, {length:,} tokens")
             rows += measured
-            if options.write:  # at once: the next length may take long, or be stopped
-                write(options.write, with_earlier(options.write, rows), command)
+            if kept:  # at once: the next length may take long, or be stopped
+                write(kept, rows, command)
     print(*verdicts(rows), sep="\n")
-
-
-def with_earlier(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows, and those of a table kept before that are of another setting or length."""
-    fresh = {(row["setting"], str(row["length"])) for row in rows}
-    table = OUT / f"{name}.csv"
-    earlier: list[dict[str, Any]] = []
-    if table.exists():
-        with table.open(newline="", encoding="utf-8") as file:
-            earlier = [r for r in csv.DictReader(file) if (r["setting"], r["length"]) not in fresh]
-    return sorted([*earlier, *rows], key=lambda row: (row["setting"], int(row["length"])))
 
 
 if __name__ == "__main__":

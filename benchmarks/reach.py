@@ -1,8 +1,9 @@
 """How far the blocks kernel reaches: memory and planning of long sequences.
 
     python -m benchmarks.reach                 1,048,576 tokens, bytes a token, planning
-    python -m benchmarks.reach --write         and keep the tables
-    python -m benchmarks.reach --length 65536  a shorter reach
+    python -m benchmarks.reach --length 65536  a shorter reach, printed only
+
+The tables of the first are kept under results/reference/speed/ with the machine's facts.
 
 Three tables. One training step (forward and backward of one attention operation) at the given
 length, with the resident peak of this process, inputs and libraries included. The exact peak of
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +23,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.attention import rules, show, write
+from benchmarks.attention import rules
+from benchmarks.table import add_write, command_line, kept_as, show, write
 from spanwise.attention import plan, rule_attention
+from spanwise.attention.expression import Rule
 from spanwise.attention.flex import mask_mod
 from spanwise.attention.plan import forget
 from spanwise.memory import measure_peak
@@ -56,7 +58,7 @@ class Resident:
 
 
 def training_step(
-    length: int, heads: int, dim: int, sees: Callable, causal: bool
+    length: int, heads: int, dim: int, sees: Rule | None, causal: bool
 ) -> Callable[[], object]:
     """Return forward and backward of one operation on inputs that are there already."""
     q, k, v, grad = (torch.randn(1, heads, length, dim) for _ in range(4))
@@ -72,7 +74,7 @@ def training_step(
 
 def reach(length: int, options: argparse.Namespace) -> dict[str, Any]:
     """Run one training step at ``length``; one row."""
-    sees, causal = rules(options.window)["window"]
+    (sees,), causal = rules(options.window)["window"]
     with Resident() as resident:
         step = training_step(length, options.heads, options.head_dim, sees, causal)
         began = time.perf_counter()
@@ -91,7 +93,7 @@ def reach(length: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def bytes_a_token(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the exact peak of a training step at each length; one row each."""
-    sees, causal = rules(options.window)["window"]
+    (sees,), causal = rules(options.window)["window"]
     rows: list[dict[str, Any]] = []
     for length in TOKENS:
         step = training_step(length, options.heads, options.head_dim, sees, causal)
@@ -113,7 +115,7 @@ def planning(length: int, window: int) -> dict[str, Any]:
     """Return what planning a causal window takes, beside create_block_mask."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    sees, causal = rules(window)["window"]
+    (sees,), causal = rules(window)["window"]
     plan(sees, 1024, causal)  # what is imported and traced only once
     forget()
     with Resident() as resident:
@@ -139,7 +141,7 @@ def planning(length: int, window: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, and with --write keep the tables."""
+    """Measure, print and keep the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -147,10 +149,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--write", nargs="?", const="reach", help="keep the tables, so named")
+    add_write(parser)
     options = parser.parse_args(arguments)
     lengths = sorted({8192, DENSE_PLANNING, options.length})
-    command = " ".join(["python -m benchmarks.reach", *(arguments or sys.argv[1:])])
+    kept = kept_as(parser, options, "reach")
+    command = command_line("benchmarks.reach", arguments)
     for title, table in (
         ("planning", lambda: [planning(length, options.window) for length in lengths]),
         ("step", lambda: [reach(options.length, options)]),
@@ -158,8 +161,8 @@ def main(arguments: list[str] | None = None) -> None:
     ):
         rows = table()
         show(rows, title)
-        if options.write:
-            write(f"{options.write}_{title}", rows, command)
+        if kept:
+            write(f"{kept}_{title}", rows, command)
 
 
 if __name__ == "__main__":

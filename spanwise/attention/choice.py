@@ -2,8 +2,8 @@
 
 The model's unit is one operation of a 1024-cubed float32 product on the threads in use, so it
 carries over between machines as far as ratios to that product do. It was fitted to torch 2.13 on
-two threads, forward and backward, over blocks of 32 to 256 queries and 32 to 512 keys, head_dim
-32, 64 and 128, batch 1 and 8: 11% (forward) and 18% (backward) root mean square error.
+one and two threads, forward and backward, over four rules with 64 to 8,192 tokens, blocks of 32 to
+256 queries, head_dim 32, 64 and 128, batch 1 and 8: 12% root mean square error either way.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ from spanwise.attention.slices import slice_bytes, slice_of_fused, slice_of_prod
 
 TILES = (128, 256, 64, 32)
 _SHORT = 1024  # up to this length the whole sequence may be one tile
-_BLOCKS = (1.3e7, 1.5e7)  # what blocks cost beyond torch's own entry: 150 us each way
+_BLOCKS = (2.8e7, 3.7e7)  # what blocks cost beyond torch's own entry: some 200 us each way
 _CHOICES = 256
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The plans to use, forward and backward. single: both are one tile with a plain mask."""
+    """The plans to use, forward and backward, and whether torch's own entry beats them.
+
+    whole_forward: with one dense mask over the whole sequence, a forward pass alone is faster;
+    whole_train: a forward and a backward pass together.
+    """
 
     forward: Plan
     backward: Plan
-    single: bool
+    whole_forward: bool = False
+    whole_train: bool = False
 
 
 _chosen: OrderedDict[tuple, Choice] = OrderedDict()
@@ -50,7 +55,7 @@ def choose(sees: Rule | None, length: int, causal: bool, entries: int, dim: int)
         rule = trace_rule(sees, causal)
     except Unsupported as reason:
         made = plan_by_pairs(sees, length, causal, min(128, length), reason)
-        return Choice(made, made, False)
+        return Choice(made, made)
     threads = torch.get_num_threads()
     key = (rule.key, length, causal, dim, threads, entries.bit_length())
     with _lock:
@@ -83,13 +88,16 @@ def _search(
         [estimate(made, entries, dim, threads, backward) for made in plans]
         for backward in (False, True)
     ]
-    best = [plans[cost.index(min(cost))] for cost in costs]
-    return Choice(best[0], best[1], single=best[0].blocks == best[1].blocks == 1)
+    best = [min(each) + extra for each, extra in zip(costs, _BLOCKS, strict=True)]
+    chosen = [plans[each.index(min(each))] for each in costs]
+    # One tile is one fused call with a mask, which torch's own entry makes with less ado.
+    whole = [each[-1] if plans[-1].blocks == 1 else math.inf for each in costs]
+    return Choice(chosen[0], chosen[1], whole[0] < best[0], sum(whole) < sum(best))
 
 
 def estimate(plan: Plan, entries: int, dim: int, threads: int, backward: bool) -> float:
-    """Return the modelled cost of one pass over the plan, in operations of the product."""
-    total = 0.0 if plan.blocks == 1 else _BLOCKS[backward]
+    """Return the modelled cost of one pass's calls over the plan, in operations of the product."""
+    total = 0.0
     room = slice_bytes(4 * entries * plan.length * dim)
     for group in groups(plan):
         if isinstance(group, Strided) and group.by_products:
@@ -97,7 +105,7 @@ def estimate(plan: Plan, entries: int, dim: int, threads: int, backward: bool) -
         else:
             total += _fused(group, entries, dim, threads, backward, room)
         if len(group.patterns) > 1:  # its mask is built for every call
-            total += 120 * group.pairs
+            total += (1700 if backward else 2200) * group.pairs
     return total
 
 
@@ -107,15 +115,17 @@ def _products(
     """Return the modelled cost of a group that batched products serve."""
     blocks, area = group.n * entries, group.q_size * group.k_size
     most = max(1, room // slice_of_products(group, dim, 4, backward))
-    lanes = sorted((group.n, entries))
-    calls = lanes[0] * math.ceil(lanes[1] / most)
+    if group.even:
+        calls = math.ceil(blocks / most)
+    else:
+        lanes = sorted((group.n, entries))
+        calls = lanes[0] * math.ceil(lanes[1] / most)
+    apart = group.k_step >= group.k_size  # no block finds its neighbour's keys in the caches
     if backward:
-        each = 12.5 * area * dim + 117 * group.k_size * dim + 344 * group.q_size * dim + 181 * area
-        cost = 1e7 * calls * threads / 2 + blocks * each
-        return cost if group.alone else cost + 100 * blocks * area
-    each = 4.3 * area * dim + 9 * group.k_size * dim + 240 * group.q_size * dim + 83 * area
-    cost = 1.4e7 * calls * threads / 2 + blocks * each
-    return cost if group.alone else cost + blocks * (40 * area + 600 * group.q_size * dim)
+        each = 10.8 * area * dim + (98 + 145 * apart) * group.k_size * dim + 165 * area
+        return 3.3e7 * calls * threads / 2 + blocks * (each if group.alone else each + 82 * area)
+    each = 4.2 * area * dim + (16 + 116 * apart) * group.k_size * dim + 127 * area
+    return 9.6e6 * calls * threads / 2 + blocks * each
 
 
 def _fused(
@@ -132,12 +142,11 @@ def _fused(
     tasks = group.n * entries * (1 if backward else strips)  # what the threads share out
     uneven = math.ceil(tasks / threads) * threads / tasks
     if backward:
-        each = 8e5 + 6.3 * area * dim + 240 * keys * dim * strips + 540 * queries * dim + 190 * area
-        call = 3.6e7
+        each = 7.9 * area * dim + 1560 * queries * dim + 162 * area
+        call = 7.3e7
     else:
-        each = 1.9e5 + 2.2 * area * dim + 55 * keys * dim * strips + 450 * queries * dim
-        each += 157 * area + (0 if group.first else 600 * queries * dim)
-        call = 1.5e7
+        each = 1.1e6 + 3.25 * area * dim + 554 * queries * dim + 71 * area
+        call = 2.4e7
     if isinstance(group, Gathered):
         each += (60 + 120 * backward) * keys * dim
     return call * calls * threads / 2 + uneven * group.n * entries * each

@@ -61,7 +61,7 @@ def rule_attention(
     if lengths is not None:
         lengths = lengths.to(q.device)
     if kernel == "auto":
-        kernel, sees = _fastest(q, sees, causal)
+        kernel, sees = fastest(q, k, v, sees, causal)
     if kernel == "dense":
         return dense_attention(q, k, v, sees, causal, lengths, scale)
     if kernel == "fused":
@@ -76,8 +76,10 @@ def rule_attention(
     return blocks_attention(q, k, v, (choice.forward, choice.backward), lengths, scale)
 
 
-def _fastest(q: Tensor, sees: Rule | None, causal: bool) -> tuple[str, Rule | None]:
-    """Return the kernel to use here and the rule to give it, None where it hides nothing."""
+def fastest(
+    q: Tensor, k: Tensor, v: Tensor, sees: Rule | None, causal: bool
+) -> tuple[str, Rule | None]:
+    """Return what "auto" takes: a kernel and the rule to give it, None where it hides nothing."""
     length = q.shape[2]
     if sees is None:
         return "fused", None
@@ -86,7 +88,9 @@ def _fastest(q: Tensor, sees: Rule | None, causal: bool) -> tuple[str, Rule | No
     choice = choose(sees, length, causal, q.shape[0] * q.shape[1], q.shape[3])
     if choice.forward.pairs_seen == (length * (length + 1) // 2 if causal else length**2):
         return "fused", None
-    return ("fused" if choice.single else "blocks"), sees
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    whole = choice.whole_train if trains else choice.whole_forward
+    return ("fused" if whole else "blocks"), sees
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str) -> None:

@@ -164,6 +164,12 @@ class Strided(Group):
         """True where batched products beat the fused kernel: few queries, and a small score map."""
         return self.q_size <= _MOST_QUERIES and self.q_size * self.k_size <= _LARGEST_MAP
 
+    @property
+    def even(self) -> bool:
+        """True where a head's last block and the next head's first are a step apart, as all are."""
+        whole = self.n * self.q_step == self.plan.length and self.k_step == self.q_step
+        return whole and len(self.patterns) == 1
+
     def trim(self) -> bool:
         """Cut off rows and columns in which no pair is seen; return whether anything is left."""
         if (self.patterns == -1).all():

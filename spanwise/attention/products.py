@@ -56,10 +56,8 @@ def runs(
     """
     batch, heads, length = tensors[0].shape[:3]
     end_to_end = all(x.stride(1) == length * x.stride(2) or heads == 1 for x in tensors)
-    even = group.n * group.q_step == length and group.k_step == group.q_step
     for entry in range(batch):
-        if even and end_to_end and blocks[entry] == group.n and len(group.patterns) == 1:
-            # A head's last block and the next one's first are one step apart, as all others are.
+        if group.even and end_to_end and blocks[entry] == group.n:
             for start in range(0, heads * group.n, most):
                 count = min(most, heads * group.n - start)
                 yield Run(entry, 0, start, count, False), Call(slice(0, 1), entry)

@@ -73,20 +73,6 @@ def test_the_limit_of_memory_ends_with_the_passes():
     torch.ones(2**26)
 
 
-def test_a_length_measured_again_takes_the_place_of_its_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "OUT", tmp_path)
-    (tmp_path / "kept.csv").write_text(
-        "setting,length,contender\ncausal,8192,old\ncausal,16384,far\nlayer,1024,other\n"
-    )
-    rows = [{"setting": "causal", "length": 8192, "contender": "new"}]
-    found = [
-        (row["setting"], int(row["length"]), row["contender"])
-        for row in peers.with_earlier("kept", rows)
-    ]
-    assert found == [("causal", 8192, "new"), ("causal", 16384, "far"), ("layer", 1024, "other")]
-    assert peers.with_earlier("none", rows) == rows
-
-
 def test_a_peer_that_wins_is_named():
     rows = [
         {"contender": "spanwise", "setting": "causal", "length": 8192, "x_spanwise_forward": 1.0},
