@@ -71,12 +71,20 @@ class Answer:
     reasons: tuple[str, ...] = ()
 
 
-def answer(question: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> list[Answer]:
-    """Return the measured answers of a report block; raises ``ConfigError`` for a malformed one."""
+def answer(
+    question: Mapping[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    constant: Mapping[str, Any] | None = None,
+) -> list[Answer]:
+    """Return the measured answers of a report block; raises ``ConfigError`` for a malformed one.
+
+    constant: the config's keys that have one value in all of the study's cells, and so no column.
+    """
     wanted = question.get("answers") or []
     if not isinstance(wanted, list | tuple):
         raise ConfigError(f"report.answers: a list is needed, found {wanted!r}")
-    return [_answer(f"report.answers.{i}", entry, tables) for i, entry in enumerate(wanted)]
+    alike = constant or {}
+    return [_answer(f"report.answers.{i}", entry, tables, alike) for i, entry in enumerate(wanted)]
 
 
 def overall(answers: list[Answer]) -> Verdict:
@@ -109,7 +117,9 @@ def _keys(place: str, entry: Any, allowed: tuple[str, ...]) -> Mapping[str, Any]
     return entry
 
 
-def _answer(place: str, entry: Any, tables: Mapping[str, pd.DataFrame]) -> Answer:
+def _answer(
+    place: str, entry: Any, tables: Mapping[str, pd.DataFrame], constant: Mapping[str, Any]
+) -> Answer:
     entry = _keys(place, entry, ("say", "values", "holds"))
     say = entry.get("say")
     if not isinstance(say, str):
@@ -119,7 +129,7 @@ def _answer(place: str, entry: Any, tables: Mapping[str, pd.DataFrame]) -> Answe
     if not isinstance(wanted, Mapping):
         raise ConfigError(f"{place}.values: a mapping of names is needed, found {wanted!r}")
     for name, spec in wanted.items():
-        values[str(name)] = _value(f"{place}.values.{name}", spec, values, tables)
+        values[str(name)] = _value(f"{place}.values.{name}", spec, values, tables, constant)
     for name, _ in _NAMED.findall(say):
         if name not in values:
             raise ConfigError(
@@ -140,7 +150,8 @@ def _answer(place: str, entry: Any, tables: Mapping[str, pd.DataFrame]) -> Answe
 
 
 def _shown(value: Value, part: str | None) -> str:
-    return digits(float(getattr(value, part))) if part else str(value)
+    text = digits(float(getattr(value, part))) if part else str(value)
+    return f"({text})" if math.isnan(value.value) else text
 
 
 def compare(value: Value, comparison: str, bound: Any, place: str = "holds") -> Verdict:
@@ -163,7 +174,11 @@ def compare(value: Value, comparison: str, bound: Any, place: str = "holds") -> 
 
 
 def _value(
-    place: str, spec: Any, before: Mapping[str, Value], tables: Mapping[str, pd.DataFrame]
+    place: str,
+    spec: Any,
+    before: Mapping[str, Value],
+    tables: Mapping[str, pd.DataFrame],
+    constant: Mapping[str, Any],
 ) -> Value:
     spec = _keys(place, spec, _VALUE_KEYS)
     made = [key for key in ("of", "ratio", "difference") if key in spec]
@@ -178,7 +193,7 @@ def _value(
             raise ConfigError(f"{place}.{key}: one of {', '.join(allowed)}, found {found!r}.{hint}")
     if not isinstance(spec.get("where", {}), Mapping):
         raise ConfigError(f"{place}.where: a mapping of columns to values is needed")
-    rows = select(tables[name], spec.get("where", {}))
+    rows = select(tables[name], spec.get("where", {}), constant)
     column = str(spec["of"])
     nothing = Value(math.nan, math.nan, math.nan, 0)
     if column not in rows or not pd.api.types.is_numeric_dtype(rows[column]):

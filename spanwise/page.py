@@ -28,6 +28,8 @@ SHOWN = [
     "train_ms",
     "forward_peak_bytes",
     "train_peak_bytes",
+    "decode_ms",
+    "cache_bytes",
 ]
 _MAX_ROWS = 60
 _MAX_COLUMNS = 12
@@ -124,7 +126,7 @@ def _pivot(
     made = []
     for name, group in ordered[:_MAX_ROWS]:
         extras = [
-            f"{k.rsplit('.', 1)[-1]}={_short(v)}"
+            f"{k.rsplit('.', 1)[-1]}={short(v)}"
             for k, v in zip(crossed, name[2:], strict=True)
             if not _missing(v)
         ]
@@ -159,7 +161,8 @@ def _missing(value: object) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Return a swept value as text: 1 for 1.0."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -172,7 +175,7 @@ def rates(summary: pd.DataFrame) -> list[Table]:
         [
             Entry(str(row["task"])),
             Entry(str(row["variant_label"])),
-            Entry(_short(row["length"]), "number"),
+            Entry(short(row["length"]), "number"),
             Entry(f"{row[RATE]:g}", "number"),
             Entry(str(row["lr_grid"]), "words"),
         ]
@@ -189,7 +192,7 @@ def _more(n: int, shown: int, table: str) -> str:
 def _setting(study: Study, table: pd.DataFrame, row: Any, but: Any = None) -> str:
     """Return the swept keys that tell ``row`` from others of ``table``, led by a comma."""
     told = [
-        f", {key.rpartition('.')[2]}={_short(row[key])}"
+        f", {key.rpartition('.')[2]}={short(row[key])}"
         for key in study.swept
         if key in table and key != but and table[key].nunique(dropna=False) > 1
     ]
@@ -257,13 +260,13 @@ def differences(study: Study, comparison: pd.DataFrame) -> list[Table]:
         name, against = str(row["label"]), str(row["against_label"])
         if "swept" in comparison:
             leaf = str(row["swept"]).rsplit(".", 1)[-1]
-            name = f"{leaf}={_short(row['value'])}"
-            against = f"{leaf}={_short(row['against_value'])}"
+            name = f"{leaf}={short(row['value'])}"
+            against = f"{leaf}={short(row['against_value'])}"
         made.append(
             [
                 Entry(words(row["metric"])),
                 Entry(str(row["task"])),
-                Entry(_short(row["length"]), "number"),
+                Entry(short(row["length"]), "number"),
                 Entry(name + _setting(study, comparison, row, row.get("swept"))),
                 Entry(against),
                 Entry(sign + text, "number", bounds),

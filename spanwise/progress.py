@@ -139,6 +139,7 @@ def figures(row: Mapping[str, Any]) -> str:
         ("bits_per_byte", "{:.2f} bits/byte"),
         ("forward_ms", "forward {:.3g} ms"),
         ("train_ms", "train {:.3g} ms"),
+        ("decode_ms", "decode {:.3g} ms"),
     ):
         value = row.get(column)
         if isinstance(value, int | float):

@@ -71,7 +71,7 @@ def write(folder: str | os.PathLike[str], question: Mapping[str, Any] | None = N
     }
     try:
         wanted = figures.declared(study.question)
-        found = answers.answer(study.question, made)
+        found = answers.answer(study.question, made, study.constant)
     except ConfigError as error:
         if question is not None:
             raise
@@ -83,7 +83,7 @@ def write(folder: str | os.PathLike[str], question: Mapping[str, Any] | None = N
     if wanted is not figures.DEFAULT:
         shown = {each.name for each in drawn}
         problems += [
-            f"Not drawn, for want of measurements: {each.y} against {each.x}"
+            f"Not drawn, for want of measurements: {each.y} against {each.x}{_where(each)}"
             for each in wanted
             if each.name not in shown
         ]
@@ -177,21 +177,31 @@ def _inlined(drawn: plots.Drawn, folder: Path) -> dict[str, str | bool]:
     }
 
 
+def _where(wanted: figures.Figure) -> str:
+    told = ", ".join(f"{column}={value}" for column, value in wanted.where.items())
+    return f" where {told}" if told else ""
+
+
 def _shown(settings: pd.DataFrame) -> Shown:
     metrics = [m for m in page.SHOWN if m in settings and settings[m].notna().any()]
     table = Shown(box=None, header_style="bold", pad_edge=False)
-    for column in ("task", "variant", "length"):
+    keys = list(settings.columns)[: list(settings.columns).index("variant_label")]
+    crossed = fairness.crossed_keys(settings, keys)
+    for column in ("task", "variant", *crossed, "length"):
         width = 26 if column == "variant" else None
         side: Any = "right" if column == "length" else "left"
-        table.add_column(column, justify=side, no_wrap=True, max_width=width)
+        head = column.rpartition(".")[2].replace("_", "\n", 1)
+        table.add_column(head, justify=side, no_wrap=True, max_width=width)
     for metric in metrics:
-        head = metric.replace("_peak_bytes", "_MiB").replace("_", "\n", 1).replace("_", " ")
+        head = metric.replace("_peak", "").replace("_bytes", "_MiB")
+        head = head.replace("_", "\n", 1).replace("_", " ")
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("n", justify="right")
     table.add_column("failed", style="red", no_wrap=True)
     for _, row in settings.head(60).iterrows():
         numbers = [page.figure(float(row[m]) * figures.scale(m))[0] for m in metrics]
-        words = [str(row["task"]), str(row["variant_label"]), str(row["length"])]
+        swept = ["" if pd.isna(row[c]) else page.short(row[c]) for c in crossed]
+        words = [str(row["task"]), str(row["variant_label"]), *swept, str(row["length"])]
         texts = [*words, *numbers, str(row["n"]), str(row["failed"])]
         table.add_row(*(_escaped(text) for text in texts))
     if len(settings) > 60:

@@ -68,16 +68,25 @@ class Points:
 
 def is_cost(column: str) -> bool:
     """Say whether a column is measured by cost, not by training."""
-    return column.startswith(("forward_", "train_ms", "train_peak", "x_", "flops", "calibration"))
+    return column.startswith(
+        ("forward_", "train_ms", "train_peak", "x_", "flops", "calibration", "decode_", "cache_")
+    )
 
 
-def select(cells: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the cells whose columns have the wanted values (a list: any of them)."""
+def select(
+    cells: pd.DataFrame, where: Mapping[str, Any], constant: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """Return the cells whose columns have the wanted values (a list: any of them).
+
+    constant: what all cells of the study have in common, and so no column.
+    """
+    alike = constant or {}
     for column, wanted in where.items():
-        if column not in cells:
-            return cells.iloc[:0]
         allowed = {_text(v) for v in (wanted if isinstance(wanted, list | tuple) else [wanted])}
-        cells = cells[[_text(v) in allowed for v in cells[column]]]
+        if column in cells:
+            cells = cells[[_text(v) in allowed for v in cells[column]]]
+        elif column not in alike or _text(alike[column]) not in allowed:
+            return cells.iloc[:0]
     return cells
 
 
@@ -118,7 +127,7 @@ def points(study: Study, cells: pd.DataFrame, figure: Figure) -> Points | None:
 
     A point is the mean over the seeds of one setting with its 95% interval, as in summary.csv.
     """
-    cells = select(with_parameters(cells, figure), figure.where)
+    cells = select(with_parameters(cells, figure), figure.where, study.constant)
     detail = "." in figure.y and figure.y.split(".")[0] in study.details
     if not detail and not _is_number(cells, figure.y):
         return None

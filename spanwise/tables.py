@@ -54,9 +54,10 @@ class Study:
 
     cells: one row a cell, columns as in cells.csv. swept: dotted config keys, among the cells'
     columns, whose value differs between cells (never the variant's own parameters, which are
-    ``variant_params``). displays: label, colour and paper of a variant. details: tables in the
-    records' details (``curve``: the points of training), by name and cell key. probes: which
-    of those are tables of probes (``spanwise.probes``). samples: a timing's
+    ``variant_params``). constant: those that have one value in all cells, and so no column.
+    displays: label, colour and paper of a variant. details: tables in the records' details
+    (``curve``: the points of training), by name and cell key. probes: which of those are
+    tables of probes (``spanwise.probes``). samples: a timing's
     repetitions in units of its calibration, by cell key and column. pictures: rows of 0/1 text a
     layer, by (variant, variant_params). machines: each machine's facts with the number of its
     cells. rejected: record files that are not, or not wholly, in ``cells``. question: the
@@ -67,6 +68,7 @@ class Study:
     name: str
     cells: pd.DataFrame
     swept: list[str] = field(default_factory=list)
+    constant: dict[str, Any] = field(default_factory=dict)
     displays: dict[str, dict[str, str]] = field(default_factory=dict)
     details: dict[str, dict[str, Columns]] = field(default_factory=dict)
     probes: set[str] = field(default_factory=set)
@@ -117,6 +119,7 @@ def load(study_folder: str | os.PathLike[str]) -> Study:
     _name_alike(rows)
     study.machines = [(dict(found), n) for found, n in machines.most_common()]
     study.swept = swept_keys(rows, configs)
+    study.constant = constant_keys(rows, configs)
     for key in study.swept:
         _add_swept(key, rows, configs)
     study.cells = _frame(rows, study)
@@ -151,6 +154,19 @@ def swept_keys(rows: Sequence[dict[str, Any]], configs: Sequence[dict[str, Any]]
                 told = (type(value) is bool, value) if plainly else json.dumps(value, default=str)
                 seen.setdefault((key, within), set()).add(told)
     return sorted({key for (key, _), values in seen.items() if len(values) > 1})
+
+
+def constant_keys(
+    rows: Sequence[dict[str, Any]], configs: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the dotted keys that have one value in all cells of which they say something."""
+    found: dict[str, Any] = {}
+    several: set[str] = set()
+    for row, config in zip(rows, configs, strict=True):
+        for key, value in config.items():
+            if _says_something(key, row) and found.setdefault(key, value) != value:
+                several.add(key)
+    return {key: value for key, value in found.items() if key not in several}
 
 
 @lru_cache(maxsize=4096)

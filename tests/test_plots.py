@@ -278,7 +278,7 @@ def test_a_figure_that_cannot_be_declared_so_is_one_line(entry, message):
 
 
 def test_units_are_in_the_labels():
-    assert figures.words("decode_ms") == "decode (ms)"
+    assert figures.words("prefill_ms") == "prefill (ms)"
     assert figures.words("saved_bytes") == "saved (MiB)"
     assert figures.scale("saved_bytes") == 2**-20
     assert not math.isnan(figures.scale("accuracy"))

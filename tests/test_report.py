@@ -90,6 +90,63 @@ def test_a_declared_figure_that_nothing_was_measured_for_is_named(tmp_path):
     assert "losss against seed" in Page(made.page).text
 
 
+@pytest.mark.parametrize(("scope", "text"), [("op", "2.00 ms"), ("layer", "(not measured) ms")])
+def test_what_all_cells_have_in_common_can_be_asked_for(tmp_path, scope, text):
+    # A part of a study: what tells its cells apart elsewhere is the same in all of these.
+    records = [
+        record(length=n, measure="cost", row={"forward_ms": 2.0}, config={"cost.scope": "op"})
+        for n in (64, 128)
+    ]
+    where = {"cost.scope": scope}
+    question = {
+        "figures": [{"y": "forward_ms", "where": where}],
+        "answers": [{"say": "{x.value} ms", "values": {"x": {"of": "forward_ms", "where": where}}}],
+    }
+    made = report.write(write(tmp_path, records), question)
+    drawn = "Not drawn, for want of measurements: forward_ms against length where cost.scope=layer"
+    assert made.problems == ([] if scope == "op" else [drawn])
+    assert text in Page(made.page).text
+
+
+def test_generation_is_on_the_usual_page_where_it_was_measured(tmp_path):
+    records = [
+        record(length=n, measure="cost", row={"forward_ms": 1.0, "decode_ms": 0.25} | cache)
+        for n, cache in ((64, {"cache_bytes": 2**20}), (128, {"cache_bytes": 2**21}))
+    ]
+    made = report.write(write(tmp_path, records))
+    assert {"decode_ms_by_length", "cache_bytes_by_length"} <= set(made.figures)
+    text = Page(made.page).text
+    assert "Time of a generated token (ms) L = 64 L = 128 Full 0.250 0.250" in text
+    assert "Cache for generation (MiB) L = 64 L = 128 Full 1.00 2.00" in text
+
+
+def test_the_terminal_form_tells_settings_apart_by_what_was_swept(tmp_path):
+    records = [
+        record(
+            length=n,
+            measure="cost",
+            row={"cache_bytes": 2.0**20 * (n // 64 + heads)},
+            config={"model.kv_heads": heads, "task.pairs": n // 8},
+        )
+        for n in (64, 128)
+        for heads in (1, 2)
+    ]
+    console = Console(width=120, file=io.StringIO())
+    report.write(write(tmp_path, records)).show(console)
+    words = [line.split() for line in console.file.getvalue().splitlines()]
+    assert words[:2] == [
+        ["kv", "cache"],
+        ["task", "variant", "heads", "length", "MiB", "n", "failed"],
+    ]
+    # What follows from the length tells nothing more.
+    assert words[2:6] == [
+        ["recall", "Full", "1", "64", "2.00", "1"],
+        ["recall", "Full", "2", "64", "3.00", "1"],
+        ["recall", "Full", "1", "128", "3.00", "1"],
+        ["recall", "Full", "2", "128", "4.00", "1"],
+    ]
+
+
 def test_flags_of_cells_and_of_comparisons_are_on_the_page(tmp_path):
     base = {"accuracy": 0.5, "forward_ms": 1.0, "n_heads": 1}
     records = [record("full", row=base | {"contended": False, "above_ceiling": True})]
@@ -290,8 +347,8 @@ def test_the_interval_of_a_share_stays_between_0_and_1():
 
 def test_what_was_not_measured_is_said():
     found = one({"x": {"of": "accuracy", "where": {"variant": "c"}}}, {"x": {"above": 0.1}})
-    assert (found.text, found.verdict) == ("not measured", "is not measured")
-    assert one({"x": {"of": "no_column"}}).text == "not measured"
+    assert (found.text, found.verdict) == ("(not measured)", "is not measured")
+    assert one({"x": {"of": "no_column"}}).text == "(not measured)"
 
 
 @pytest.mark.parametrize(
