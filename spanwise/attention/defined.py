@@ -16,7 +16,6 @@ from spanwise.attention.expression import (
     Expression,
     constant,
     evaluate,
-    expression_rule,
     positions_in,
     spoken,
 )
@@ -69,7 +68,7 @@ def _first(condition: Expression, length: int) -> tuple[int, int] | None:
         step = max(1, PAIRS_AT_ONCE // tile**2)
         for start in range(0, len(rows), step):
             part = rows[start : start + step], cols[start : start + step]
-            found = evaluate_tiles(expression_rule(condition), length, tile, *part).nonzero()
+            found = evaluate_tiles(condition, length, tile, *part).nonzero()
             if len(found):
                 n, q, k = found[0].tolist()
                 return int(part[0][n]) * tile + q, int(part[1][n]) * tile + k

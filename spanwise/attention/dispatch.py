@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from numbers import Real
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from spanwise.attention.blocks import blocks_attention
 from spanwise.attention.choice import choose
 from spanwise.attention.dense import dense_attention
-from spanwise.attention.expression import Rule
+from spanwise.attention.expression import Rule, Unsupported, trace
 from spanwise.attention.flex import flex_attention
 from spanwise.attention.fused import fused_attention
 from spanwise.attention.given import check_rule
@@ -85,6 +86,8 @@ def fastest(
         return "fused", None
     if q.device.type != "cpu":
         return ("flex" if q.device.type == "cuda" and length >= 128 else "fused"), sees
+    with contextlib.suppress(Unsupported):  # recorded once for all that follows
+        sees = trace(sees)
     choice = choose(sees, length, causal, q.shape[0] * q.shape[1], q.shape[3])
     if choice.forward.pairs_seen == (length * (length + 1) // 2 if causal else length**2):
         return "fused", None

@@ -49,7 +49,8 @@ class Expression:
     """One node of a rule: an operation on other nodes, a position, a constant or a lookup.
 
     ``key`` is the node's text; equal texts are equal functions of the two positions.
-    ``boolean`` tells truth values from whole numbers.
+    ``boolean`` tells truth values from whole numbers. A whole rule's node is a rule again: called
+    on tensors of positions it gives the mask.
     """
 
     __slots__ = ("args", "boolean", "key", "op", "value")
@@ -66,6 +67,10 @@ class Expression:
     ):
         self.op, self.args, self.value, self.boolean = op, args, value, boolean
         self.key: str = text if text is not None else f"{op}({','.join(a.key for a in args)})"
+
+    def __call__(self, q: Any, k: Any) -> Any:
+        """Return the node's values at positions q, k (tensors that broadcast)."""
+        return evaluate(self, q, k)
 
     def __bool__(self) -> bool:
         raise Branch(
@@ -229,6 +234,8 @@ def trace(sees: Rule | None) -> Expression:
     """
     if sees is None:
         return EVERYTHING
+    if isinstance(sees, Expression):
+        return sees
     try:
         node = constant(sees(QUERY, KEY))
     except (Unsupported, ConfigError):
@@ -288,8 +295,3 @@ def evaluate(node: Expression, q: Tensor, k: Tensor) -> Any:
         if node.op in table:
             return table[node.op](*args)
     raise AssertionError(node.op)
-
-
-def expression_rule(node: Expression) -> Rule:
-    """Return a rule, callable like `sees`, that evaluates ``node`` on tensors."""
-    return lambda q, k: evaluate(node, q, k)

@@ -25,7 +25,6 @@ from spanwise.attention.expression import (
     Expression,
     Rule,
     Unsupported,
-    expression_rule,
     freeze,
     trace,
 )
@@ -211,7 +210,7 @@ def plan_expression(rule: Expression, length: int, causal: bool, tile: int) -> P
     rule = freeze(rule)
     check_defined(rule, length)
     tiles = tiles_by_interval(rule, length, tile)
-    made = _finish(length, causal, tile, expression_rule(rule), *tiles)
+    made = _finish(length, causal, tile, rule, *tiles)
     with _cache_lock:
         _cache[key] = made
         while len(_cache) > 1 and (
