@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from spanwise import influence
 from spanwise.model import initialise
 from variants.interface import Variant, one_of
-from variants.rehearsal import rehearse
+from variants.rehearsal import LENGTHS, rehearse
 from variants.target import (
     build,
     call,
@@ -150,7 +150,7 @@ class External(Variant):
             claim = "direction: found causal"
             for name, ours in self._decided.items():
                 claim = f"given.{name}: found causal, True" if ours == "causal" else claim
-        key = (*self._key(length), claim, dtype)
+        key = (*self._key(min(length, LENGTHS[0])), claim, dtype)
         if key not in _rehearsed:
             run = self._steady(dtype)
 
