@@ -24,6 +24,7 @@ flex_attention, compiled (no backward on the CPU). Planning is measured by bench
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,13 +34,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.options import (
+    Parser,
+    at_least,
+    check_memory,
+    device,
+    name_of,
+    names_of,
+    number,
+    several,
+    threads,
+)
 from benchmarks.table import (
-    Help,
     add_write,
     altered,
+    check_kept,
     command_line,
     kept_as,
-    numbers,
     progress,
     show,
     write,
@@ -62,9 +73,10 @@ from spanwise.timing import (
 Rule = Callable[[Any, Any], Any] | None
 Work = Callable[[], object]
 GLOBALS = 16
-EVERY = "window,chunked,local_global,interleaved,window_both_ways,local_global_both_ways"
+EVERY = ["window", "chunked", "local_global", "interleaved", "window_both_ways"]
+EVERY += ["local_global_both_ways"]
 TABLES: dict[str, dict[str, Any]] = {
-    "window_8192": {"rules": "window", "lengths": [8192], "kernels": None, "repetitions": 15}
+    "window_8192": {"rules": ["window"], "lengths": [8192], "kernels": None, "repetitions": 15}
     | {"head_dim": [64], "batch": [1], "seconds": 25.0},
     "auto": {"rules": EVERY, "lengths": [64, 128, 256, 512, 1024, 2048], "repetitions": 9}
     | {"kernels": ["auto", "blocks", "dense mask"], "head_dim": [64], "batch": [1], "seconds": 2.0},
@@ -263,46 +275,53 @@ def _times(timing: Timing, kernel: str, phase: str, products: float) -> dict[str
     return columns
 
 
+CONTENDERS = ("auto", "blocks", "full", "dense mask", "flex")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and keep the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
-    parser.add_argument("tables", nargs="*", help=f"of {', '.join(TABLES)}; all but wide if none")
-    parser.add_argument("--rules", help=f"of {', '.join(rules(1))}")
-    parser.add_argument("--lengths", type=numbers)
-    parser.add_argument("--window", type=int, default=256)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--head-dim", type=numbers)
-    parser.add_argument("--batch", type=numbers)
+    parser = Parser(__doc__)
+    names = f"of {', '.join(TABLES)}; all but wide if none"
+    parser.add_argument("tables", nargs="*", type=name_of(TABLES), help=names)
+    parser.add_argument("--rules", type=names_of(EVERY), help=f"of {', '.join(EVERY)}")
+    parser.add_argument("--lengths", type=several(at_least(1)))
+    parser.add_argument("--window", type=at_least(1), default=256)
+    parser.add_argument("--heads", type=at_least(1), default=4)
+    parser.add_argument("--head-dim", type=several(at_least(1)))
+    parser.add_argument("--batch", type=several(at_least(1)))
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--kernels", type=lambda text: text.split(","), help="only these")
+    parser.add_argument("--device", type=device, default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=threads, default=None)
+    only = f"only these, of {', '.join(CONTENDERS)}"
+    parser.add_argument("--kernels", type=names_of(CONTENDERS), help=only)
     parser.add_argument("--flex", action="store_true", help="also flex on the CPU: long compiling")
-    parser.add_argument("--repetitions", type=int, help="the fewest")
-    parser.add_argument("--seconds", type=float, help="for each rule and length")
+    parser.add_argument("--repetitions", type=at_least(1), help="the fewest")
+    parser.add_argument("--seconds", type=number(), help="for each rule and length")
     add_write(parser)
     options = parser.parse_args(arguments)
-    unknown = set((options.rules or "window").split(",")) - set(rules(1))
-    if unknown:
-        parser.error(f"--rules {','.join(sorted(unknown))}: allowed are {', '.join(rules(1))}")
-    if set(options.tables) - set(TABLES):
-        parser.error(f"{' '.join(options.tables)}: allowed are {', '.join(TABLES)}")
+    if options.kernels and options.device != "cpu" and "blocks" in options.kernels:
+        parser.error("argument --kernels: blocks runs on the CPU; allowed on cuda: the others")
+    options.flex |= "flex" in (options.kernels or [])
     if options.threads:
         torch.set_num_threads(options.threads)
     ordinary = ["window_8192"] if altered(parser, options, "tables") else list(TABLES)[:-1]
     tables = options.tables or ordinary
     if len(tables) > 1 and options.write:
         parser.error("--write names one table; say first which of them")
-    for table in tables:
-        rows = measured(table, options)
+    asked = {table: defined(table, options) for table in tables}
+    for table, (settings, shaped) in asked.items():
+        check_kept(parser, kept_as(parser, options, table, "tables"))
+        asked[table] = possible(parser, settings, shaped), shaped
+    for table, (settings, shaped) in asked.items():
+        rows = measured(table, settings, shaped)
         show(rows, table)
         kept = kept_as(parser, options, table, "tables")
         if kept is not None:
             write(kept, rows, command_line("benchmarks.attention", arguments))
 
 
-def measured(table: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure the settings of a table, each option as given or else as the table defines it."""
+def defined(table: str, options: argparse.Namespace) -> tuple[list[Setting], argparse.Namespace]:
+    """Return a table's settings, each option as given or else as the table defines it."""
     shape = {
         key: value if getattr(options, key) is None else getattr(options, key)
         for key, value in TABLES[table].items()
@@ -310,15 +329,59 @@ def measured(table: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     options = argparse.Namespace(**vars(options) | shape)
     settings = [
         Setting(rule, length, head_dim, batch, options.heads)
-        for rule in options.rules.split(",")
+        for rule in options.rules
         for head_dim in options.head_dim
         for batch in options.batch
         for length in options.lengths
     ]
+    return settings, options
+
+
+def possible(parser: Parser, settings: list[Setting], options: argparse.Namespace) -> list[Setting]:
+    """Return the settings that can be measured, say which cannot, and end where none is left."""
+    found, why = [], ""
+    for setting in settings:
+        where = f"{setting.rule}, (batch, heads, length, head_dim) = {setting.shape}"
+        inputs = 4 * getattr(torch, options.dtype).itemsize * math.prod(setting.shape)
+        check_memory(parser, where, inputs)
+        layers, causal = rules(options.window)[setting.rule]
+        if beyond(setting, layers, causal):
+            why = f"{where}: more than {MOST_OPERATIONS:,} operations"
+        elif not contenders(setting, layers, causal, options):
+            why = f"{where}: too large for {', '.join(options.kernels)}"
+        else:
+            found.append(setting)
+            continue
+        if found or setting is not settings[-1]:
+            progress(f"left out: {why}")
+    if not found:
+        parser.error(f"nothing to measure: {why}; allowed: less, or other kernels")
+    return found
+
+
+def beyond(setting: Setting, layers: tuple[Rule, ...], causal: bool) -> bool:
+    """Return whether a training pass needs more than the most operations.
+
+    Shorter sequences are asked first: a plan of all that a far too long one sees fits no memory.
+    """
+    length = min(setting.length, 1 << 16)
+    while True:
+        pairs = sum(plan(sees, length, causal).pairs_seen for sees in layers)
+        if setting.operations(pairs, "train") > MOST_OPERATIONS:
+            return True
+        if length == setting.length:
+            return False
+        length = min(2 * length, setting.length)
+
+
+def measured(
+    table: str, settings: list[Setting], options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Measure a table's settings."""
     rows: list[dict[str, Any]] = []
-    for number, setting in enumerate(settings, 1):
+    for count, setting in enumerate(settings, 1):
         rows += measure(setting, options)
-        progress(f"{table}: {number} of {len(settings)}")
+        progress(f"{table}: {count} of {len(settings)}")
     return rows
 
 

@@ -24,10 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from spanwise import locks
+from benchmarks.options import Parser, at_least, check_folder, number, threads
+from spanwise import locks, records
+from spanwise.errors import one_line
 from spanwise.statistics import spread
 
 Sample = dict[str, Any]
+CONDITIONS = ("quiet", "loaded")
 
 COMPETITOR = """
 import numpy
@@ -194,32 +197,67 @@ def table(samples: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+FIELDS = (
+    "turn", "turns", "ms", "cpu_ms", "calibration_ms", "calibration_cpu_ms", "softmax_ms",
+    "attention_ms",
+)  # fmt: skip
+
+
+def read_samples(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the samples kept in a file, none where there is no file yet.
+
+    Raises ValueError for a file of anything else: measuring goes on in it, and would replace it.
+    """
+    if not path.exists():
+        return {}
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(known, dict) or not all(isinstance(runs, list) for runs in known.values()):
+        raise ValueError("no table of conditions")
+    expected = {f"{name} {kind}" for name in cells() for kind in ("forward", "train")}
+    for condition, runs in known.items():
+        if condition not in CONDITIONS:
+            raise ValueError(f"a condition {condition!r}")
+        for run in runs:
+            if not isinstance(run, dict) or set(run) != expected:
+                raise ValueError("a run of other cells")
+            if not all(isinstance(one, dict) and {*FIELDS} <= {*one} for one in run.values()):
+                raise ValueError(f"a run without {', '.join(FIELDS)}")
+    return known
+
+
+def main(arguments: list[str] | None = None) -> None:
     """Run the study and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--processes", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of timing a cell")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--fill", type=float, default=0.01, help="seconds of a repetition")
-    parser.add_argument("--conditions", nargs="+", default=["quiet", "loaded"])
+    parser = Parser(__doc__)
+    parser.add_argument("--processes", type=at_least(1), default=10, help="of each condition")
+    parser.add_argument("--seconds", type=number(), default=2.0, help="of timing a cell")
+    parser.add_argument("--threads", type=threads, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--fill", type=number(), default=0.01, help="seconds of a repetition")
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=CONDITIONS)
     parser.add_argument(
         "--samples", type=Path, help="file that keeps the samples; one begun is continued"
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.child:
         print(json.dumps(measure_here(given.threads, given.seconds, given.fill)))
         return
     known: dict[str, list[dict[str, Any]]] = {}
-    if given.samples and given.samples.exists():
-        known = json.loads(given.samples.read_text())
-    arguments = [f"--{name}={getattr(given, name)}" for name in ("seconds", "threads", "fill")]
+    if given.samples:
+        check_folder(parser, "--samples", given.samples.parent)
+        try:
+            known = read_samples(given.samples)
+        except (OSError, ValueError) as error:
+            parser.error(
+                f"argument --samples: {given.samples} holds other than samples of this study "
+                f"({one_line(str(error))}); allowed: a file of them, or a new one"
+            )
+    passed = [f"--{name}={getattr(given, name)}" for name in ("seconds", "threads", "fill")]
     for condition in given.conditions:
         runs = known.setdefault(condition, [])
-        for run in measure_apart(condition, given.processes - len(runs), arguments):
+        for run in measure_apart(condition, given.processes - len(runs), passed):
             runs.append(run)
             if given.samples:
-                given.samples.write_text(json.dumps(known))
+                records.write_text(given.samples, json.dumps(known))
     print(f"{given.processes} processes, {given.threads} threads, repetitions of {given.fill} s")
     print(table(known))
 

@@ -8,7 +8,6 @@ Prints, each from sweeps in a temporary folder:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -17,6 +16,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks.options import Parser, at_least
 
 ROOT = Path(__file__).resolve().parents[1]
 TRIVIAL = [
@@ -113,11 +114,13 @@ def speedup(folder: Path, cells: int) -> float:
     return serial / sweep(folder / "workers", *EQUAL, seeds, "hydra/launcher=workers")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cells", type=int, default=1000, help="cells of the large study")
-    cells = parser.parse_args().cells
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "--cells", type=at_least(1, 100_000), default=1000, help="cells of the large study"
+    )
+    cells = parser.parse_args(arguments).cells
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["SPANWISE_LOCKS"] = name

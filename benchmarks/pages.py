@@ -8,23 +8,30 @@ and the peak of the process's resident memory.
 from __future__ import annotations
 
 import resource
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import islice, product
+from math import prod
 from pathlib import Path
+from typing import Any
 
+from benchmarks.options import Parser, at_least
 from spanwise import report
 from tests.synthetic import believable, curve, record, write
+
+VARIANTS = [("full", 0), ("full_map", 0)]
+VARIANTS += [(name, window) for window in range(25) for name in ("windowed", "local_global")]
+AXES: tuple[Sequence[Any], ...] = (
+    range(10), (1, 2), (64, 128, 256, 512, 1024), ("recall", "text"), VARIANTS,
+)  # fmt: skip
+MOST = prod(map(len, AXES))
 
 
 def made(n: int) -> list[dict[str, object]]:
     """Return the records of up to ``n`` cells: variants x windows x tasks x lengths x seeds."""
-    variants = [("full", 0), ("full_map", 0)]
-    variants += [(name, window) for window in range(25) for name in ("windowed", "local_global")]
-    cells = product(range(10), (1, 2), (64, 128, 256, 512, 1024), ("recall", "text"), variants)
     records = []
-    for seed, heads, length, task, (variant, window) in islice(cells, n):
+    for seed, heads, length, task, (variant, window) in islice(product(*AXES), n):
         row = believable(variant, task, length, seed)
         samples = {"ms": [row["forward_ms"]] * 60, "ratios": [row["forward_ms"] / 17] * 60}
         records.append(
@@ -46,9 +53,11 @@ def made(n: int) -> list[dict[str, object]]:
     return records
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Build the page of as many records as the first argument says, 10,000 by default."""
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    parser = Parser(__doc__)
+    parser.add_argument("records", nargs="?", type=at_least(1, MOST), default=10_000)
+    n = parser.parse_args(arguments).records
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), made(n))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -33,7 +33,17 @@ import psutil
 import torch
 
 from benchmarks.attention import timed
-from benchmarks.table import Help, add_write, command_line, kept_as, numbers, show, write
+from benchmarks.options import (
+    Parser,
+    at_least,
+    check_memory,
+    even,
+    names_of,
+    number,
+    several,
+    threads,
+)
+from benchmarks.table import add_write, check_kept, command_line, kept_as, show, write
 from spanwise import influence
 from spanwise.cost import memory_row
 from spanwise.operations import Operations
@@ -280,33 +290,38 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and keep the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
-    parser.add_argument("--lengths", type=numbers, default=[1024, 2048, 4096, 8192, 16384])
-    parser.add_argument("--settings", default=",".join(settings(2)), help="of these")
-    parser.add_argument("--window", type=int, default=256, help="the peers' own; one key more")
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--repetitions", type=int, default=9, help="the fewest")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each setting and length")
-    parser.add_argument("--memory-gib", type=float, default=6.0, help="for one pass")
-    parser.add_argument("--longest", type=float, default=5.0, help="seconds of a pass to be timed")
-    parser.add_argument("--keys-seconds", type=float, default=20.0, help="to count keys, at most")
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "--lengths", type=several(at_least(1)), default=[1024, 2048, 4096, 8192, 16384]
+    )
+    every = list(settings(2))
+    parser.add_argument("--settings", type=names_of(every), default=every, help="of these")
+    parser.add_argument("--window", type=even, default=256, help="the peers' own; one key more")
+    parser.add_argument("--heads", type=at_least(1), default=4)
+    parser.add_argument("--head-dim", type=at_least(1), default=64)
+    parser.add_argument("--batch", type=at_least(1), default=1)
+    parser.add_argument("--threads", type=threads, default=None)
+    parser.add_argument("--repetitions", type=at_least(1), default=9, help="the fewest")
+    parser.add_argument("--seconds", type=number(), default=20.0, help="for a setting and length")
+    parser.add_argument("--memory-gib", type=number(), default=6.0, help="for one pass")
+    parser.add_argument("--longest", type=number(), default=5.0, help="seconds of a timed pass")
+    parser.add_argument(
+        "--keys-seconds", type=number(above=False), default=20.0, help="to count keys, at most"
+    )
     add_write(parser)
     options = parser.parse_args(arguments)
     kept = kept_as(parser, options, "peers")
     options.device, options.dtype = "cpu", "float32"
-    unknown = set(options.settings.split(",")) - set(settings(2))
-    if unknown:
-        parser.error(
-            f"--settings {','.join(sorted(unknown))}: allowed are {', '.join(settings(2))}"
-        )
+    width = options.heads * options.head_dim
+    for length in options.lengths:  # four projections, x, its gradient, and their outputs
+        needed = 4 * (4 * width**2 + 6 * options.batch * length * width)
+        check_memory(parser, f"{length:,} tokens, {width} wide", needed)
+    check_kept(parser, kept)
     if options.threads:
         torch.set_num_threads(options.threads)
     command = command_line("benchmarks.peers", arguments)
     rows: list[dict[str, Any]] = []
-    for name in options.settings.split(","):
+    for name in options.settings:
         for length in options.lengths:
             measured = measure(name, length, options)
             show(measured, f"{name}, {length:,} tokens")

@@ -24,8 +24,9 @@ from typing import Any
 import torch
 
 from benchmarks.attention import rules
-from benchmarks.table import add_write, command_line, kept_as, show, write
-from spanwise.attention import plan, rule_attention
+from benchmarks.options import Parser, at_least, check_memory
+from benchmarks.table import add_write, check_kept, command_line, kept_as, show, write
+from spanwise.attention import kernel_flops, plan, rule_attention
 from spanwise.attention.expression import Rule
 from spanwise.attention.flex import mask_mod
 from spanwise.attention.plan import forget
@@ -33,6 +34,7 @@ from spanwise.memory import measure_peak
 
 TOKENS = tuple(4096 << i for i in range(7))
 DENSE_PLANNING = 16_384  # create_block_mask is left out beyond
+MOST_OPERATIONS = 1 << 44  # of the longest step; some minutes on two cores
 GIB = float(1 << 30)
 
 
@@ -142,17 +144,28 @@ def planning(length: int, window: int) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and keep the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "--length", type=at_least(1), default=1 << 20, help="tokens of the longest step"
     )
-    parser.add_argument("--length", type=int, default=1 << 20, help="tokens of the longest step")
-    parser.add_argument("--window", type=int, default=256)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--window", type=at_least(1), default=256)
+    parser.add_argument("--heads", type=at_least(1), default=4)
+    parser.add_argument("--head-dim", type=at_least(1), default=64)
     add_write(parser)
     options = parser.parse_args(arguments)
     lengths = sorted({8192, DENSE_PLANNING, options.length})
+    longest = max(options.length, *TOKENS)
+    # Inputs and the incoming gradient, the output, and three gradients of its own.
+    needed = 8 * 4 * longest * options.heads * options.head_dim
+    check_memory(parser, f"a step at {longest:,} tokens", needed)
+    pairs = longest * min(options.window, longest)
+    if kernel_flops(pairs, options.heads, options.head_dim, train=True) > MOST_OPERATIONS:
+        parser.error(
+            f"a step at {longest:,} tokens, window {options.window:,}: more than "
+            f"{MOST_OPERATIONS:,} operations; allowed: a smaller window, or fewer tokens"
+        )
     kept = kept_as(parser, options, "reach")
+    check_kept(parser, kept)
     command = command_line("benchmarks.reach", arguments)
     for title, table in (
         ("planning", lambda: [planning(length, options.window) for length in lengths]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import math
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.options import check_folder, table_name
+from spanwise import records
 from spanwise.cell import machine
 
 OUT = Path(__file__).parents[1] / "results" / "reference" / "speed"
@@ -42,14 +45,14 @@ def _cell(row: dict[str, Any], column: str) -> str:
 
 def write(name: str, rows: list[dict[str, Any]], command: str) -> None:
     """Write rows as CSV, and beside it the command and the machine's facts."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    with (OUT / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    records.write_text(OUT / f"{name}.csv", text.getvalue())
     facts = {"command": command, "machine": machine()}
-    (OUT / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    records.write_text(OUT / f"{name}.json", json.dumps(facts, indent=1) + "\n")
 
 
 def progress(text: str) -> None:
@@ -64,7 +67,7 @@ def command_line(module: str, arguments: list[str] | None) -> str:
 
 def add_write(parser: argparse.ArgumentParser) -> None:
     """Add --write and --no-write to a benchmark's options."""
-    parser.add_argument("--write", metavar="NAME", help="keep the table, so named")
+    parser.add_argument("--write", type=table_name, metavar="NAME", help="keep the table, so named")
     parser.add_argument("--no-write", action="store_true", help="keep no table")
 
 
@@ -88,10 +91,7 @@ def kept_as(
     return options.write or (None if altered(parser, options, *free) else name)
 
 
-def numbers(text: str) -> list[int]:
-    """Return the numbers of a list such as 1024,8192."""
-    return [int(part) for part in text.split(",")]
-
-
-class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps the description's lines and shows defaults."""
+def check_kept(parser: argparse.ArgumentParser, kept: str | None) -> None:
+    """End with one line where a table is to be kept and its folder cannot be written to."""
+    if kept is not None:
+        check_folder(parser, "--write", OUT)

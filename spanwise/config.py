@@ -21,6 +21,8 @@ KEYS = (
     "limits", "report", "walkthrough", "probes", *GROUPS,
 )  # fmt: skip
 """Every key of the top level."""
+NAME = r"[\w][\w.\-]{0,99}"
+"""What a study, or a table of the benchmarks, may be called: a file's name, never a path."""
 
 
 def root() -> Path:
@@ -40,12 +42,17 @@ def study_folder(config: Mapping[str, Any]) -> Path:
 def check_study(config: Mapping[str, Any]) -> None:
     """Raise ConfigError where the study's name or the results folder cannot be used."""
     study, results = config["study"], config["results"]
-    if not isinstance(study, str | int) or not re.fullmatch(r"[\w][\w.\-]{0,99}", str(study)):
+    if not isinstance(study, str | int) or not re.fullmatch(NAME, str(study)):
         raise ConfigError(
             f"study: found {study!r}; allowed: a name of letters, digits, '_', '-' and '.'"
         )
     if not isinstance(results, str) or not results.strip():
         raise ConfigError(f"results: found {results!r}; allowed: a folder")
+
+
+def most_threads() -> int:
+    """Return the threads beyond which a number is a mistake on this machine."""
+    return max(64, 4 * (os.cpu_count() or 1))
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -68,7 +75,7 @@ def check(config: Mapping[str, Any]) -> None:
     _whole(config, "seed", least=0)
     if config["threads"] is not None:
         _whole(config, "threads", least=1)
-        most = max(64, 4 * (os.cpu_count() or 1))
+        most = most_threads()
         if config["threads"] > most:
             raise ConfigError(
                 f"threads: found {config['threads']}; allowed: up to {most} on this machine"
