@@ -13,27 +13,25 @@ measured precision), contenders in turn. ``x_floor`` is time over the time that 
 would need for the pairs really seen: 4 * batch * heads * pairs * head_dim operations forward, 3.5
 times that with the backward pass. ``x_full`` says how many times faster than torch's fused full
 attention, ``over_best`` how many times slower than the fastest exact kernel for the rule, round by
-round, and ``takes`` which kernel auto took forward / in training; where that is the fastest too,
-what ``over_best`` shows is the noise of two readings of one thing. ``interleaved`` runs a layer of
-the window and a full one. Settings of more than 2**40 operations in a training pass are left out,
-and so are contenders that would need more than 2**38. ``full`` and ``dense mask`` are torch's
+round. ``takes`` says which kernel auto took, forward / in training (of ``interleaved``, for its
+window); where that is the fastest too, ``over_best`` is the noise of two readings of one thing.
+
+``interleaved`` runs a layer of the window and a full one. ``full`` and ``dense mask`` are torch's
 scaled_dot_product_attention, causal and with the rule as an L x L mask; ``flex`` is torch's
-flex_attention, compiled (no backward on the CPU). Planning is measured by benchmarks.reach.
+flex_attention, compiled (no backward on the CPU). Settings of more than 2**40 operations in a
+training pass are left out, and so are contenders that would need more than 2**38. Planning is
+measured by benchmarks.reach.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.contenders import MOST_OPERATIONS, Setting, Work, beyond, contenders, rules, works
 from benchmarks.options import (
     Parser,
     at_least,
@@ -56,7 +54,7 @@ from benchmarks.table import (
     write,
 )
 from spanwise import locks
-from spanwise.attention import kernel_flops, plan, rule_attention
+from spanwise.attention import plan
 from spanwise.attention.choice import choose
 from spanwise.attention.dispatch import fastest
 from spanwise.statistics import median_interval
@@ -70,9 +68,6 @@ from spanwise.timing import (
     interleave,
 )
 
-Rule = Callable[[Any, Any], Any] | None
-Work = Callable[[], object]
-GLOBALS = 16
 EVERY = ["window", "chunked", "local_global", "interleaved", "window_both_ways"]
 EVERY += ["local_global_both_ways"]
 TABLES: dict[str, dict[str, Any]] = {
@@ -86,101 +81,6 @@ TABLES: dict[str, dict[str, Any]] = {
     | {"kernels": ["auto"], "head_dim": [32, 64, 128], "batch": [1, 8], "seconds": 2.0},
 }
 """What each named table measures; ``wide`` takes most of an hour."""
-DENSE_MASK_PAIRS = 1 << 27  # the L x L mask is left out beyond these
-MOST_OPERATIONS = 1 << 40  # of a setting's training pass; some 15 s on two cores
-MOST_OF_A_CONTENDER = 1 << 38
-
-
-def rules(window: int) -> dict[str, tuple[tuple[Rule, ...], bool]]:
-    """Return by name the rules of one layer each, None for full, and whether they are causal."""
-    before, after = (window - 1) // 2, window // 2
-
-    def around(q: Any, k: Any) -> Any:
-        return (q - k <= before) & (k - q <= after)
-
-    def local(q: Any, k: Any) -> Any:
-        return q - k < window
-
-    return {
-        "window": ((local,), True),
-        "chunked": ((lambda q, k: q // window == k // window,), True),
-        "local_global": ((lambda q, k: local(q, k) | (k < GLOBALS) | (q < GLOBALS),), True),
-        "interleaved": ((local, None), True),
-        "window_both_ways": ((around,), False),
-        "local_global_both_ways": (
-            (lambda q, k: around(q, k) | (k < GLOBALS) | (q < GLOBALS),),
-            False,
-        ),
-    }
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One row's inputs: a rule by name, and the shape (batch, heads, length, head_dim) of q."""
-
-    rule: str
-    length: int
-    head_dim: int
-    batch: int
-    heads: int
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """The shape of q, k and v."""
-        return self.batch, self.heads, self.length, self.head_dim
-
-    def operations(self, pairs: float, phase: str) -> float:
-        """Return the operations that a pass over so many pairs needs."""
-        return kernel_flops(pairs, self.heads, self.head_dim, self.batch, train=phase == "train")
-
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def contenders(
-    setting: Setting, layers: tuple[Rule, ...], causal: bool, options: argparse.Namespace
-) -> dict[str, list[Attend]]:
-    """Return kernel name -> an attention function of q, k, v for each layer."""
-
-    def full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-    def ours(kernel: str) -> list[Attend]:
-        return [
-            full
-            if sees is None
-            else partial(rule_attention, sees=sees, causal=causal, kernel=kernel)
-            for sees in layers
-        ]
-
-    pairs = setting.length**2
-    found = {"auto": ours("auto")}
-    if options.device == "cpu":
-        found["blocks"] = ours("blocks")
-    if setting.operations(len(layers) * pairs / (1 + causal), "train") <= MOST_OF_A_CONTENDER:
-        found["full"] = [full] * len(layers)
-        if pairs * setting.batch <= DENSE_MASK_PAIRS:
-            found["dense mask"] = ours("fused")
-    if options.flex or options.device != "cpu":
-        found["flex"] = ours("flex")
-    if options.kernels is None:
-        return found
-    return {name: found[name] for name in found if name in options.kernels}
-
-
-def works(layers: list[Attend], q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> dict[str, Work]:
-    """Return the forward pass, and forward and backward, as works to be timed."""
-
-    def forward() -> None:
-        with torch.no_grad():
-            for attend in layers:
-                attend(q, k, v)
-
-    def train() -> None:
-        for attend in layers:
-            torch.autograd.grad(attend(q, k, v), (q, k, v), grad)
-
-    return {"forward": forward, "train": train}
 
 
 def measure(setting: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -313,11 +213,14 @@ def main(arguments: list[str] | None = None) -> None:
         check_kept(parser, kept_as(parser, options, table, "tables"))
         asked[table] = possible(parser, settings, shaped), shaped
     for table, (settings, shaped) in asked.items():
-        rows = measured(table, settings, shaped)
-        show(rows, table)
         kept = kept_as(parser, options, table, "tables")
-        if kept is not None:
-            write(kept, rows, command_line("benchmarks.attention", arguments))
+        rows: list[dict[str, Any]] = []
+        for count, setting in enumerate(settings, 1):
+            rows += measure(setting, shaped)
+            progress(f"{table}: {count} of {len(settings)}")
+            if kept is not None:  # at once: the next may take long, or be stopped
+                write(kept, rows, command_line("benchmarks.attention", arguments))
+        show(rows, table)
 
 
 def defined(table: str, options: argparse.Namespace) -> tuple[list[Setting], argparse.Namespace]:
@@ -357,32 +260,6 @@ def possible(parser: Parser, settings: list[Setting], options: argparse.Namespac
     if not found:
         parser.error(f"nothing to measure: {why}; allowed: less, or other kernels")
     return found
-
-
-def beyond(setting: Setting, layers: tuple[Rule, ...], causal: bool) -> bool:
-    """Return whether a training pass needs more than the most operations.
-
-    Shorter sequences are asked first: a plan of all that a far too long one sees fits no memory.
-    """
-    length = min(setting.length, 1 << 16)
-    while True:
-        pairs = sum(plan(sees, length, causal).pairs_seen for sees in layers)
-        if setting.operations(pairs, "train") > MOST_OPERATIONS:
-            return True
-        if length == setting.length:
-            return False
-        length = min(2 * length, setting.length)
-
-
-def measured(
-    table: str, settings: list[Setting], options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Measure a table's settings."""
-    rows: list[dict[str, Any]] = []
-    for count, setting in enumerate(settings, 1):
-        rows += measure(setting, options)
-        progress(f"{table}: {count} of {len(settings)}")
-    return rows
 
 
 if __name__ == "__main__":

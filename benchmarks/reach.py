@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.attention import rules
+from benchmarks.contenders import rules
 from benchmarks.options import Parser, at_least, check_memory
 from benchmarks.table import add_write, check_kept, command_line, kept_as, show, write
 from spanwise.attention import kernel_flops, plan, rule_attention
