@@ -19,7 +19,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Work = Callable[[], object]
 GLOBALS = 16
 DENSE_MASK_PAIRS = 1 << 27  # the L x L mask is left out beyond these
-MOST_OPERATIONS = 1 << 40  # of a setting's training pass; some 15 s on two cores
+MOST_OPERATIONS = 1 << 39  # of a setting's training pass; some 8 s on two cores
 MOST_OF_A_CONTENDER = 1 << 38
 
 
