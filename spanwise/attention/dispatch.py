@@ -59,6 +59,8 @@ def rule_attention(
             return rule_attention(*cast(q, k, v), sees, causal, lengths, scale, kernel)
     _check(q, k, v, lengths, kernel)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if scale <= 0:  # torch's causal form multiplies the -inf of what is hidden by the scale
+        q, scale = (-q, -scale) if scale else (q * 0.0, 1.0)
     if lengths is not None:
         lengths = lengths.to(q.device)
     if kernel == "auto":

@@ -207,6 +207,28 @@ def test_a_window_of_the_length_or_more_is_full_attention(kernel, window):
     assert_same(got, with_gradients(*qkv, None, kernel="dense"))
 
 
+@pytest.mark.parametrize("kernel", ["auto", "fused", "blocks", "dense"])
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+@pytest.mark.parametrize(
+    ("sees", "length"), [(None, 8), (lambda q, k: q // 256 == k // 256, 600), (None, 600)]
+)
+def test_a_scale_that_is_not_positive_is_a_scale(sees, length, scale, kernel):
+    q, k, v = (torch.randn(1, 2, length, 8, dtype=torch.float64) for _ in range(3))
+    for x in (q, k, v):
+        x.requires_grad_()
+    out = rule_attention(q, k, v, sees, True, scale=scale, kernel=kernel)
+    scores = (q @ k.mT * scale).masked_fill(~dense_mask(sees, length, True), float("-inf"))
+    expected = scores.softmax(-1) @ v
+    torch.testing.assert_close(out, expected)
+    grad = torch.randn_like(out)
+    for found, wanted in zip(
+        torch.autograd.grad(out, (q, k, v), grad),
+        torch.autograd.grad(expected, (q, k, v), grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_bfloat16_is_as_close_as_its_rounding_allows():
     exact = inputs(100, dtype=torch.float32)
     rounded = [x.detach().bfloat16().requires_grad_() for x in exact]
