@@ -1,7 +1,7 @@
 """The attention kernels side by side, as ratios in one run: python -m benchmarks.attention
 
-    python -m benchmarks.attention                  the tables window_8192, auto and sweep
-    python -m benchmarks.attention wide             every rule, length, head_dim and batch: an hour
+    python -m benchmarks.attention                  the tables window_8192 and auto
+    python -m benchmarks.attention wide             every rule, length, head_dim and batch, slow
     python -m benchmarks.attention --lengths 512 --rules window,local_global --batch 1,8
     python -m benchmarks.attention --device cuda --dtype bfloat16 --write cuda
 
@@ -75,12 +75,10 @@ TABLES: dict[str, dict[str, Any]] = {
     | {"kernels": ["auto", "blocks", "full"], "head_dim": [64], "batch": [1], "seconds": 25.0},
     "auto": {"rules": EVERY, "lengths": [64, 128, 256, 512, 1024, 2048], "repetitions": 9}
     | {"kernels": ["auto", "blocks", "dense mask"], "head_dim": [64], "batch": [1], "seconds": 2.0},
-    "sweep": {"rules": EVERY, "lengths": [1024, 4096, 16384, 65536], "repetitions": 9}
-    | {"kernels": ["auto", "full"], "head_dim": [64], "batch": [1], "seconds": 4.0},
     "wide": {"rules": EVERY, "lengths": [1024, 4096, 16384, 65536], "repetitions": 3}
     | {"kernels": ["auto"], "head_dim": [32, 64, 128], "batch": [1, 8], "seconds": 1.5},
 }
-"""What each named table measures; ``wide`` takes most of an hour."""
+"""What each named table measures; ``wide`` takes half an hour and more."""
 
 
 def measure(setting: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -302,11 +302,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=at_least(1), default=1)
     parser.add_argument("--threads", type=threads, default=None)
     parser.add_argument("--repetitions", type=at_least(1), default=9, help="the fewest")
-    parser.add_argument("--seconds", type=number(), default=20.0, help="for a setting and length")
+    parser.add_argument("--seconds", type=number(), default=8.0, help="for a setting and length")
     parser.add_argument("--memory-gib", type=number(), default=6.0, help="for one pass")
     parser.add_argument("--longest", type=number(), default=5.0, help="seconds of a timed pass")
     parser.add_argument(
-        "--keys-seconds", type=number(above=False), default=20.0, help="to count keys, at most"
+        "--keys-seconds", type=number(above=False), default=4.0, help="to count keys, at most"
     )
     add_write(parser)
     options = parser.parse_args(arguments)

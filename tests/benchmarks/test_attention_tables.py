@@ -80,7 +80,7 @@ def test_options_replace_what_a_table_defines(monkeypatch):
     monkeypatch.setattr(attention, "measure", lambda setting, options: seen.append(setting) or [])
     monkeypatch.setattr(attention, "show", lambda rows, title: None)
     monkeypatch.setattr(attention, "write", lambda *arguments: pytest.fail("kept"))
-    attention.main(["sweep", "--lengths", "128", "--rules", "window,chunked"])
+    attention.main(["wide", "--lengths", "128", "--rules", "window,chunked"])
     assert [(one.rule, one.length, one.head_dim) for one in seen] == [
         ("window", 128, 64),
         ("chunked", 128, 64),

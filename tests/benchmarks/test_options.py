@@ -48,8 +48,8 @@ attention --write a/b -> --write: found 'a/b'|a name of letters
 attention --write ../a -> --write: found '../a'
 attention --write '' -> --write
 attention --lenghts 64 -> --lenghts: no such option|Did you mean '--lengths'
-attention window_8129 -> tables: found 'window_8129'|sweep|Did you mean 'window_8192'
-attention auto sweep --write mine -> --write names one table
+attention window_8129 -> tables: found 'window_8129'|wide|Did you mean 'window_8192'
+attention auto wide --write mine -> --write names one table
 peers --lengths 0 -> --lengths
 peers --windows=64 -> --windows: no such option|Did you mean '--window'
 peers 64 -> unrecognized arguments: 64
