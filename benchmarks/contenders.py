@@ -18,7 +18,7 @@ Rule = Callable[[Any, Any], Any] | None
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Work = Callable[[], object]
 GLOBALS = 16
-DENSE_MASK_PAIRS = 1 << 27  # the L x L mask is left out beyond these
+DENSE_MASK_PAIRS = 1 << 25  # the L x L mask is left out beyond these: 40 times as slow there
 MOST_OPERATIONS = 1 << 39  # of a setting's training pass; some 8 s on two cores
 MOST_OF_A_CONTENDER = 1 << 38
 

@@ -220,3 +220,14 @@ class Means(nn.Module):
 
     def forward(self, x):
         return x + self.inner(x).mean(1, keepdim=True)
+
+
+class Counting:
+    """Counts its calls into its output: no two are alike."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, q, k, v):
+        self.calls += 1
+        return v * self.calls

@@ -36,6 +36,16 @@ class Cache(Protocol):
         """Bytes that the memory takes."""
 
 
+def check_next(x: Tensor, cache: Cache) -> None:
+    """Raise ValueError unless x (B, 1, d_model) is one more token that the cache may read."""
+    if x.dim() != 3 or x.shape[1] != 1:
+        raise ValueError(
+            f"x: found a shape of {tuple(x.shape)}; allowed: (B, 1, d_model), one token"
+        )
+    if cache.length >= cache.horizon:
+        raise ValueError(f"horizon: found a token past it; allowed: up to {cache.horizon}")
+
+
 @dataclass(frozen=True)
 class Slots:
     """Where each key of a sequence is kept, so that keys in use never share a place.

@@ -31,7 +31,7 @@ from spanwise.positions import (
     pad_like,
     rotate,
 )
-from variants.decoding import Cache, KeyValueCache
+from variants.decoding import Cache, KeyValueCache, check_next
 from variants.parameters import described, fraction, one_of, own_parameters, positive, whole
 from variants.stack import Stack
 
@@ -261,6 +261,7 @@ class AttentionVariant(Variant):
 
     def decode(self, x: Tensor, cache: Any) -> Tensor:
         """Return the next position's output (B, 1, d_model) from its input (B, 1, d_model)."""
+        check_next(x, cache)
         q, k, v = self.project_heads(x, cache.length, cache.horizon)
         cache.append(k, v)
         return self.W_o(cache.attend(q, self.scale).transpose(1, 2).flatten(2))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spanwise.positions import ON_EMBEDDINGS
-from variants.decoding import StateCache
+from variants.decoding import StateCache, check_next
 from variants.interface import AttentionVariant, padding, whole
 
 
@@ -70,6 +70,7 @@ class Linear(AttentionVariant):
 
     def decode(self, x: Tensor, cache: StateCache) -> Tensor:
         """Return the next position's output (B, 1, d_model) from its input (B, 1, d_model)."""
+        check_next(x, cache)
         self.prefill(x, cache)
         f_q, _, _ = self._features(*self.project(x), None)
         out = self._normalised(f_q @ cache.state).to(x.dtype)

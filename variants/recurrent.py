@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from variants.decoding import StateCache
+from variants.decoding import StateCache, check_next
 from variants.interface import Variant, padding, whole
 
 
@@ -70,6 +70,7 @@ class Recurrent(Variant):
 
     def decode(self, x: Tensor, cache: StateCache) -> Tensor:
         """Return the next position's output (B, 1, d_model) from its input (B, 1, d_model)."""
+        check_next(x, cache)
         states_BLS, cache.state = self.recurrence(x, cache.state)
         cache.length += 1
         return self.W_o(states_BLS)

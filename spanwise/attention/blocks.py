@@ -44,7 +44,7 @@ def blocks_attention(
         q, k, v = (pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     out = _Blocks.apply(q, k, v, plans, lengths, scale)
-    return out[..., :v_dim].to(dtype)
+    return (out if out.shape[-1] == v_dim else out[..., :v_dim]).to(dtype)
 
 
 class _Blocks(torch.autograd.Function):

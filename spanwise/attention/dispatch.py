@@ -19,6 +19,7 @@ from spanwise.attention.given import check_rule
 from spanwise.attention.mixed import autocast_is_on, autocast_off, cast
 from spanwise.errors import ConfigError, nearest
 
+TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 KERNELS = ("auto", "dense", "fused", "blocks", "flex")
 
 
@@ -63,6 +64,8 @@ def rule_attention(
         q, scale = (-q, -scale) if scale else (q * 0.0, 1.0)
     if lengths is not None:
         lengths = lengths.to(q.device)
+    if 0 in q.shape[:2]:  # no entry or no head: nothing to compute, but gradients to pass
+        return v + (q.sum() + k.sum())
     if kernel == "auto":
         kernel, sees = fastest(q, k, v, sees, causal)
     if kernel == "dense":
@@ -113,8 +116,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, kernel: str)
             "q, k and v must be of floating point, with at least one position and one dimension, "
             f"got {q.dtype} and {v.dtype} of {tuple(q.shape)}"
         )
-    if q.dtype != k.dtype:
-        raise ConfigError(f"q and k must be of one type, got {q.dtype} and {k.dtype}")
+    if {q.dtype, k.dtype, v.dtype} - {q.dtype} or q.dtype not in TYPES:
+        raise ConfigError(
+            f"q, k and v must be of one type, of {', '.join(str(one) for one in TYPES)}; got "
+            f"{q.dtype}, {k.dtype} and {v.dtype}"
+        )
+    if any(x.layout != torch.strided for x in (q, k, v)):
+        raise ConfigError(
+            f"q, k and v must be dense tensors, got {q.layout}, {k.layout}, {v.layout}"
+        )
     if lengths is not None and not isinstance(lengths, Tensor):
         raise ConfigError(f"lengths must be an int64 tensor, got {type(lengths).__name__}")
     if lengths is not None and (

@@ -169,7 +169,8 @@ def lookup(values: Any, x: Any) -> Any:
     """Return ``values[x]``: any per-position whole number or flag, for use inside a rule.
 
     values: 1-D integer or bool tensor, array or list (a document number, a global flag...), one
-    entry for every position that ``x`` can take; negative ``x`` counts from the end. x: what a
+    entry for every position that ``x`` can take; negative ``x`` counts from the end. Rules count in
+    64 bits whatever the table's own type. x: what a
     rule computes from its positions. On tensors this is plain indexing; on an interval of positions
     it becomes the least and the greatest value there.
 
@@ -197,7 +198,7 @@ def lookup(values: Any, x: Any) -> Any:
             f"has {len(values)} entries; allowed: 0 to {len(values) - 1}, and from the end -1 to "
             f"-{len(values)}"
         ) from None
-    return found if isinstance(x, Tensor) else found.item()
+    return _wide(found) if isinstance(x, Tensor) else found.item()
 
 
 def _whole(x: Any) -> Tensor | None:
@@ -222,7 +223,16 @@ def _table(values: Any) -> Tensor:
             f"lookup needs a 1-D integer or bool tensor, got {found.dtype} of shape "
             f"{tuple(found.shape)}"
         )
+    if found.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch hardly computes with them
+        found = found.to(torch.int64)
+        if (found < 0).any():
+            raise ConfigError("lookup needs a table of numbers below 2**63")
     return found
+
+
+def _wide(found: Tensor) -> Tensor:
+    """Return what was looked up as a rule counts: in 64 bits, whatever the table is stored in."""
+    return found if found.dtype == torch.bool else found.long()
 
 
 def trace(sees: Rule | None) -> Expression:
@@ -286,7 +296,7 @@ def evaluate(node: Expression, q: Tensor, k: Tensor) -> Any:
     args = [evaluate(a, q, k) for a in node.args]
     if node.op == "lookup":
         index = args[0] if isinstance(args[0], Tensor) else torch.tensor(args[0], device=q.device)
-        return node.value.to(q.device)[index]
+        return _wide(node.value.to(q.device)[index])
     if node.op == "abs":
         return abs(args[0])
     if node.op == "~":

@@ -64,7 +64,10 @@ def block_mask(
     lengths: Tensor | None = None,
     device: torch.device | str = "cpu",
 ) -> Any:
-    """Return flex_attention's BlockMask for the rule, made from the interval plan."""
+    """Return flex_attention's BlockMask for the rule, made from the interval plan.
+
+    Its lists of tiles are as long as a row could be: 8 bytes for each of (length/128)**2 tiles.
+    """
     from torch.nn.attention.flex_attention import BlockMask
 
     made = plan(sees, length, causal, BLOCK)

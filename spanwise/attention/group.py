@@ -18,7 +18,7 @@ from torch import Tensor
 from spanwise.attention.plan import Plan
 
 Array = NDArray[Any]
-UNSEEN = -1e30
+UNSEEN = -1e37
 """Added to a score that must not count: finite, so that no softmax meets a row of infinities."""
 NOT_SEEN = -2
 _KEPT_BIAS_BYTES = 4 << 20

@@ -124,7 +124,8 @@ class Tiles:
 
     def _look_up(self, node: Expression, x: Numbers) -> Any:
         if node.key not in self._tables:
-            self._tables[node.key] = Ranges(node.value.numpy())
+            values = node.value.numpy()
+            self._tables[node.key] = Ranges(values if node.boolean else values.astype(np.int64))
         least, greatest = self._tables[node.key](x.low, x.high)
         if not node.boolean:
             return Numbers(least, greatest, 0 if x.shift == 0 else None)

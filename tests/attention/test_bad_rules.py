@@ -218,3 +218,31 @@ def test_tile_and_rule_and_inputs_are_checked_too():
             function("window", 8, True)
     with pytest.raises(ConfigError, match=r"k must be a tensor \(B, H, L, D\), got list"):
         rule_attention(QKV[0], [1], QKV[2], None)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16])
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda t: lambda q, k: lookup(t, q) - lookup(t, k) <= 1,
+        lambda t: lambda q, k: lookup(t, q) * 2 > 150,
+        lambda t: lambda q, k: lookup(t, q) + lookup(t, k) > 160,
+    ],
+)
+def test_a_narrow_table_counts_as_a_wide_one(dtype, compare):
+    numbers = [100] * 100 + [0] * 100 + [90] * 100
+    wide = dense_mask(compare(torch.tensor(numbers)), 300, False)
+    narrow = compare(torch.tensor(numbers).to(dtype))
+    assert torch.equal(dense_mask(narrow, 300, False), wide)
+    assert plan(narrow, 300, False, 32).pairs_seen == int(wide.sum())
+    q, k, v = torch.randn(3, 1, 1, 300, 8)
+    torch.testing.assert_close(
+        rule_attention(q, k, v, narrow, False, kernel="blocks"),
+        rule_attention(q, k, v, narrow, False, kernel="dense"),
+    )
+
+
+def test_a_table_beyond_signed_numbers_is_one_line():
+    values = torch.tensor([1, 2**63], dtype=torch.uint64)
+    with pytest.raises(ConfigError, match=r"below 2\*\*63"):
+        dense_mask(lambda q, k: lookup(values, k) > 0, 2, False)

@@ -281,6 +281,24 @@ def test_bad_inputs_are_one_line(shape, types, message, kernel):
         rule_attention(*(torch.zeros(shape, dtype=t) for t in types), None, kernel=kernel)
 
 
+@pytest.mark.parametrize("kernel", ["auto", "fused", "blocks", "dense"])
+@pytest.mark.parametrize("shape", [(0, 2, 600, 8), (2, 0, 600, 8)])
+def test_nothing_in_nothing_out(shape, kernel):
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+    out = rule_attention(q, k, v, lambda q, k: q - k < 8, kernel=kernel)
+    assert out.shape == shape
+    assert [x.shape for x in torch.autograd.grad(out.sum(), (q, k, v))] == [shape] * 3
+
+
+@pytest.mark.parametrize("kernel", ["auto", "blocks", "fused"])
+def test_very_large_scores_leave_hidden_keys_hidden(kernel):
+    q, k, v = torch.randn(3, 1, 1, 600, 8)
+    q, k = q * 1e16, k * 1e17
+    expected = rule_attention(q, k, v, lambda q, k: q - k < 8, kernel="dense")
+    out = rule_attention(q, k, v, lambda q, k: q - k < 8, kernel=kernel)
+    torch.testing.assert_close(out, expected)
+
+
 def test_the_same_bits_twice():
     def sees(q, k):
         return (q - k < 40) | (k < 3)

@@ -80,7 +80,8 @@ def test_options_replace_what_a_table_defines(monkeypatch):
     monkeypatch.setattr(attention, "measure", lambda setting, options: seen.append(setting) or [])
     monkeypatch.setattr(attention, "show", lambda rows, title: None)
     monkeypatch.setattr(attention, "write", lambda *arguments: pytest.fail("kept"))
-    attention.main(["wide", "--lengths", "128", "--rules", "window,chunked"])
+    shape = ["--lengths", "128", "--head-dim", "64", "--batch", "1"]
+    attention.main(["wide", *shape, "--rules", "window,chunked"])
     assert [(one.rule, one.length, one.head_dim) for one in seen] == [
         ("window", 128, 64),
         ("chunked", 128, 64),

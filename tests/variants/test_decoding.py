@@ -16,6 +16,7 @@ from variants.full import Full
 from variants.full_map import FullMap
 from variants.gru import GRU
 from variants.interface import RuleAttention, Variant
+from variants.linear import Linear
 from variants.local_global import LocalGlobal
 from variants.lstm import LSTM
 from variants.windowed import Windowed
@@ -156,3 +157,17 @@ def test_past_the_horizon_and_looking_ahead_are_refused() -> None:
             layer.decode(torch.zeros(1, 1, 16), cache)
     assert Windowed(window=4, d_model=16, n_heads=4, causal=False).cache(3) is None
     assert GRU(d_model=16, causal=False).cache(3) is None
+
+
+@pytest.mark.parametrize("kind", [Windowed, Linear, GRU])
+def test_one_token_at_a_time_and_none_past_the_horizon(kind: type) -> None:
+    layer = kind(**MODEL) if kind is not Windowed else Windowed(window=4, **MODEL)
+    cache = layer.cache(2)
+    with torch.no_grad():
+        with pytest.raises(ValueError, match=r"\(1, 2, 16\); allowed: .*one token"):
+            layer.decode(torch.zeros(1, 2, 16), cache)
+        assert cache.length == 0
+        for _ in range(2):
+            layer.decode(torch.zeros(1, 1, 16), cache)
+        with pytest.raises(ValueError, match="up to 2"):
+            layer.decode(torch.zeros(1, 1, 16), cache)

@@ -43,6 +43,10 @@ def test_what_is_causal_passes(name, length):
     function(name).rehearse(length, FLOAT)
 
 
+def test_what_gives_no_two_alike_is_not_said_to_look_ahead():
+    function("Counting").rehearse(16, FLOAT)
+
+
 def test_numbers_that_are_not_finite_are_told_by_place():
     with pytest.raises(ValueError, match=r"NaN or infinity at position 3 of 16, .*; allowed: fini"):
         function("nan_at_three").rehearse(16, FLOAT)
