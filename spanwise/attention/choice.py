@@ -24,6 +24,7 @@ from spanwise.attention.slices import slice_bytes, slice_of_fused, slice_of_prod
 TILES = (128, 256, 64, 32)
 _SHORT = 1024  # up to this length the whole sequence may be one tile
 _BLOCKS = (2.8e7, 3.7e7)  # what blocks cost beyond torch's own entry: some 200 us each way
+_MARGIN = 1.12  # blocks are taken where the model has them faster by more than its own error
 _CHOICES = 256
 
 
@@ -92,7 +93,8 @@ def _search(
     chosen = [plans[each.index(min(each))] for each in costs]
     # One tile is one fused call with a mask, which torch's own entry makes with less ado.
     whole = [each[-1] if plans[-1].blocks == 1 else math.inf for each in costs]
-    return Choice(chosen[0], chosen[1], whole[0] < best[0], sum(whole) < sum(best))
+    forward, train = (x < _MARGIN * y for x, y in ((whole[0], best[0]), (sum(whole), sum(best))))
+    return Choice(chosen[0], chosen[1], forward, train)
 
 
 def estimate(plan: Plan, entries: int, dim: int, threads: int, backward: bool) -> float:
