@@ -170,9 +170,9 @@ def lookup(values: Any, x: Any) -> Any:
 
     values: 1-D integer or bool tensor, array or list (a document number, a global flag...), one
     entry for every position that ``x`` can take; negative ``x`` counts from the end. Rules count in
-    64 bits whatever the table's own type. x: what a
-    rule computes from its positions. On tensors this is plain indexing; on an interval of positions
-    it becomes the least and the greatest value there.
+    64 bits whatever the table's own type. x: what a rule computes from its positions. On tensors
+    this is plain indexing; on an interval of positions it becomes the least and the greatest value
+    there.
 
     Raises ConfigError for any other table or index. An index beyond the table, for any pair of
     positions, is refused when the rule is planned or evaluated.
